@@ -15,7 +15,8 @@ namespace syncline {
 namespace {
 
 bool BeginsWithTheLatest(const RunOptions& options) {
-  return options.resume.empty() || options.resume == "auto" || options.resume == "latest";
+  const std::string resume = options.Setting("resume");
+  return resume.empty() || resume == "auto" || resume == "latest";
 }
 
 // Nothing when there is none that would be missed.
@@ -46,7 +47,7 @@ absl::Status Refused(const RunOptions& options, const JournalRun& run,
 
 absl::Status GoOnFromJournal(const RunOptions& options,
                              const std::function<void(const std::string&)>& say) {
-  if (options.journal_dir.empty() || options.durability == "none" ||
+  if (options.journal_dir.empty() || options.Setting("durability") == "none" ||
       !BeginsWithTheLatest(options)) {
     return absl::OkStatus();
   }

@@ -8,15 +8,15 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "cli/flags.h"
+#include "comm/base/check.h"
 #include "comm/base/failure.h"
 #include "comm/base/limits.h"
 #include "comm/base/printable.h"
 #include "comm/base/status.h"
 #include "comm/base/sync_mode.h"
 #include "comm/base/timeouts.h"
-#include "server/checkpoint/catalog.h"
+#include "comm/job/job_settings.h"
 #include "server/journal/journal.h"
-#include "worker/client/checkpoint_every.h"
 
 namespace syncline {
 namespace {
@@ -193,14 +193,23 @@ absl::Status CheckMode(const std::string& mode, int workers) {
       absl::StrCat("--mode '", Printable(mode), "': ", std::string(known.message())));
 }
 
-absl::Status CheckCheckpoints(const RunOptions& options) {
-  const auto every = ParseCheckpointEvery(options.checkpoint_every);
-  if (!every.ok()) {
-    return Usage(
-        absl::StrCat("--checkpoint-every ", std::string(every.status().message())));
+absl::Status CheckSettings(const RunOptions& options) {
+  JobSettings settings;
+  for (const JobSetting& setting : kJobSettings) {
+    const std::string value = options.Setting(setting.name);
+    if (value.empty()) continue;
+    const absl::Status fits = SetJobSetting(setting, value, settings);
+    if (fits.ok()) continue;
+    return Usage(absl::StrCat(FlagOf(setting), ": ", std::string(fits.message())));
   }
-  const bool saves = !options.checkpoint_every.empty() || options.checkpoint_keep != 0;
-  const bool resumes = !options.resume.empty() && options.resume != "never";
+  return absl::OkStatus();
+}
+
+absl::Status CheckCheckpoints(const RunOptions& options) {
+  const bool saves = !options.Setting("checkpoint_every").empty() ||
+                     !options.Setting("checkpoint_keep").empty();
+  const std::string resume = options.Setting("resume");
+  const bool resumes = !resume.empty() && resume != "never";
   if (options.coordinator.empty() && options.checkpoint_dir.empty() &&
       (saves || resumes)) {
     return Usage(
@@ -213,25 +222,18 @@ absl::Status CheckCheckpoints(const RunOptions& options) {
         "--checkpoint-dir is for services that are started here; the coordinator and its "
         "servers have their own (syncline serve --checkpoint-dir)");
   }
-  if (options.checkpoint_keep < 0) return Usage("--checkpoint-keep must be at least 1");
-  if (options.resume.empty()) return absl::OkStatus();
-  const absl::Status resume = CheckResume(options.resume);
-  return resume.ok() ? resume : Usage(std::string(resume.message()));
+  return absl::OkStatus();
 }
 
 absl::Status CheckDurability(const RunOptions& options) {
-  if (!options.durability.empty() && options.durability != "none" &&
-      options.durability != "disk" && options.durability != "peer") {
-    return Usage(absl::StrCat("--durability ", options.durability,
-                              " is not known; allowed are none, disk and peer"));
-  }
-  if (options.durability == "disk" && options.coordinator.empty() &&
+  const std::string durability = options.Setting("durability");
+  if (durability == "disk" && options.coordinator.empty() &&
       options.journal_dir.empty()) {
     return Usage(
         "a journal needs a place: say where with --journal-dir, a directory that stays");
   }
-  if (options.durability == "peer" && options.coordinator.empty() &&
-      options.servers < 2 && options.servers != 0) {
+  if (durability == "peer" && options.coordinator.empty() && options.servers < 2 &&
+      options.servers != 0) {
     return Usage(
         "with --durability peer servers hold each other's backups: start two or more "
         "(--servers 2)");
@@ -275,17 +277,19 @@ absl::Status CheckDataPlane(const RunOptions& options) {
 // What a run without any server cannot have.
 absl::Status CheckWithoutServers(const RunOptions& options) {
   if (!options.coordinator.empty() || options.servers != 0) return absl::OkStatus();
-  const std::pair<const char*, bool> given[] = {
+  std::vector<std::pair<std::string, bool>> given = {
       {"--checkpoint-dir", !options.checkpoint_dir.empty()},
-      {"--checkpoint-every", !options.checkpoint_every.empty()},
-      {"--checkpoint-keep", options.checkpoint_keep > 0},
-      {"--resume", !options.resume.empty()},
       {"--journal-dir", !options.journal_dir.empty()},
       {"--journal-snapshot-factor", options.journal_snapshot_factor.has_value()},
-      {"--durability", !options.durability.empty() && options.durability != "none"},
       {"--mode", !options.mode.empty()},
       {"--data-plane", !options.data_plane.empty()},
       {"--engine-threads", options.engine_threads > 0}};
+  for (const JobSetting& setting : kJobSettings) {
+    // Who asks for what is so anyway asks for nothing.
+    const std::string value = options.Setting(setting.name);
+    given.emplace_back(FlagOf(setting),
+                       !value.empty() && value != GetJobSetting(setting, {}));
+  }
   for (const auto& [flag, is_given] : given) {
     if (!is_given) continue;
     return Usage(absl::StrCat(
@@ -297,6 +301,7 @@ absl::Status CheckWithoutServers(const RunOptions& options) {
 
 absl::Status CheckTheRest(const RunOptions& options) {
   SYNCLINE_RETURN_IF_ERROR(CheckWithoutServers(options));
+  SYNCLINE_RETURN_IF_ERROR(CheckSettings(options));
   SYNCLINE_RETURN_IF_ERROR(CheckDurability(options));
   SYNCLINE_RETURN_IF_ERROR(CheckDataPlane(options));
   if (options.program.empty()) {
@@ -359,13 +364,7 @@ std::vector<std::pair<std::string, std::string>> WorkerEnvironment(
       {"SYNCLINE_JOB", options.job},
       {"SYNCLINE_WORKERS", absl::StrCat(sizes.world)},
   };
-  const std::string keep =
-      options.checkpoint_keep > 0 ? absl::StrCat(options.checkpoint_keep) : "";
   const std::pair<const char*, const std::string&> optional[] = {
-      {"SYNCLINE_CHECKPOINT_EVERY", options.checkpoint_every},
-      {"SYNCLINE_CHECKPOINT_KEEP", keep},
-      {"SYNCLINE_RESUME", options.resume},
-      {"SYNCLINE_DURABILITY", options.durability},
       {"SYNCLINE_MODE", options.mode},
       {"SYNCLINE_RUN_ID", options.run_id},
       {"SYNCLINE_GROUP_ADDRESS", options.local_addr},
@@ -376,10 +375,20 @@ std::vector<std::pair<std::string, std::string>> WorkerEnvironment(
   for (const auto& [name, value] : optional) {
     if (!value.empty()) env.emplace_back(name, value);
   }
+  for (const JobSetting& setting : kJobSettings) {
+    const std::string value = options.Setting(setting.name);
+    if (!value.empty()) env.emplace_back(VariableOf(setting), value);
+  }
   return env;
 }
 
 }  // namespace
+
+std::string RunOptions::Setting(std::string_view name) const {
+  SYNCLINE_CHECK(FindJobSetting(name) != nullptr);
+  const auto given = settings.find(name);
+  return given == settings.end() ? "" : given->second;
+}
 
 bool IsOneNode(const std::string& nnodes) { return nnodes == "1" || nnodes == "1:1"; }
 

@@ -3,8 +3,11 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -47,20 +50,21 @@ struct RunOptions {
   std::string job = "default";
   std::string run_id;  // tells two runs of one job apart; equal on all nodes of a run
   std::string failure_timeout = "10s";
-  std::string patience;          // for a coordinator that is away; empty: the default
-  int engine_threads = 0;        // per server; 0: the server's own default
-  std::string data_plane;        // of the servers that are started here; empty: auto
-  std::string checkpoint_dir;    // of the services that are started here; empty: none
-  std::string checkpoint_every;  // "500 steps"; empty: the program's
-  int checkpoint_keep = 0;       // 0: the program's
-  std::string journal_dir;       // of the services that are started here; empty: none
+  std::string patience;        // for a coordinator that is away; empty: the default
+  int engine_threads = 0;      // per server; 0: the server's own default
+  std::string data_plane;      // of the servers that are started here; empty: auto
+  std::string checkpoint_dir;  // of the services that are started here; empty: none
+  std::string journal_dir;     // of the services that are started here; empty: none
   std::optional<double> journal_snapshot_factor;  // of services that are started here
-  std::string durability;                         // "none", "disk"; empty: the program's
-  std::string resume;                             // empty: the program's
   std::string mode;  // "ssp:staleness=3"; empty: the program's
+  std::map<std::string, std::string, std::less<>> settings = {};  // of the job, by name
   std::vector<std::pair<std::string, std::string>> env = {};  // of every worker, besides
   bool advises = true;  // errors name flags that would have helped: those of syncline run
   TlsOptions tls;
+
+  // What a flag says of a setting of the job (comm/job/job_settings.h); empty: the
+  // program's.
+  std::string Setting(std::string_view name) const;
 };
 
 struct Machine {

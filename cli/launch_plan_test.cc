@@ -3,6 +3,7 @@
 #include <map>
 
 #include "comm/base/failure.h"
+#include "comm/job/job_settings.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -75,26 +76,48 @@ TEST(LaunchPlan, TellsWorkersTheirModeAndWhatIsWrongWithIt) {
 
 TEST(LaunchPlan, TellsWorkersWhenTheyAreSavedAndWhatTheyBeginWith) {
   RunOptions options = Program();
-  options.checkpoint_every = "500 steps";
+  options.settings["checkpoint_every"] = "500 steps";
   EXPECT_FALSE(MakeLaunchPlan(options, {}).ok()) << "there is no place";
   options.checkpoint_dir = "ckpt";
-  options.resume = "run1-step500";
+  options.settings["resume"] = "run1-step500";
   const auto plan = MakeLaunchPlan(options, {});
   ASSERT_TRUE(plan.ok()) << plan.status();
   EXPECT_THAT(plan->workers[0].env,
               testing::IsSupersetOf({std::pair<std::string, std::string>{
                                          "SYNCLINE_CHECKPOINT_EVERY", "500 steps"},
                                      {"SYNCLINE_RESUME", "run1-step500"}}));
-  options.resume = "yesterday";
+  options.settings["resume"] = "yesterday";
   EXPECT_FALSE(MakeLaunchPlan(options, {}).ok());
-  options.resume = "latest";
-  options.checkpoint_every = "often";
+  options.settings["resume"] = "latest";
+  options.settings["checkpoint_every"] = "often";
   EXPECT_FALSE(MakeLaunchPlan(options, {}).ok());
+}
+
+// Whatever settings there are.
+TEST(LaunchPlan, HandsOnWhatFlagsSayOfTheJobsSettings) {
+  RunOptions options = Program();
+  options.coordinator = "10.0.0.1:7070";
+  for (const JobSetting& setting : kJobSettings) {
+    if (setting.said_by == SaidBy::kProgram) continue;
+    const std::string value = GetJobSetting(setting, {.checkpoint_every = {.steps = 5}});
+    options.settings[std::string(setting.name)] = value;
+    const auto plan = MakeLaunchPlan(options, {});
+    ASSERT_TRUE(plan.ok()) << plan.status();
+    EXPECT_THAT(plan->workers[0].env,
+                testing::Contains(
+                    std::pair<std::string, std::string>{VariableOf(setting), value}));
+  }
+  options.settings["checkpoint_keep"] = "0";
+  const absl::Status refused = MakeLaunchPlan(options, {}).status();
+  EXPECT_EQ(FailureOf(refused), Failure::kUsage);
+  EXPECT_EQ(refused.message(),
+            "--checkpoint-keep: checkpoint_keep is '0', allowed are whole numbers from 1 "
+            "to 10000");
 }
 
 TEST(LaunchPlan, TellsWorkersThatTheirStepsAreJournaled) {
   RunOptions options = Program();
-  options.durability = "disk";
+  options.settings["durability"] = "disk";
   EXPECT_THAT(MakeLaunchPlan(options, {}).status().ToString(),
               HasSubstr("--journal-dir"));
   options.journal_dir = "journal";
@@ -102,7 +125,7 @@ TEST(LaunchPlan, TellsWorkersThatTheirStepsAreJournaled) {
   ASSERT_TRUE(plan.ok()) << plan.status();
   EXPECT_THAT(plan->workers[0].env, testing::Contains(std::pair<std::string, std::string>{
                                         "SYNCLINE_DURABILITY", "disk"}));
-  options.durability = "paper";
+  options.settings["durability"] = "paper";
   EXPECT_FALSE(MakeLaunchPlan(options, {}).ok());
 }
 
@@ -120,7 +143,7 @@ TEST(LaunchPlan, RefusesSnapshotsWithoutAJournalOrAllTheTime) {
 
 TEST(LaunchPlan, BackupsNeedTwoServers) {
   RunOptions options = Program();
-  options.durability = "peer";
+  options.settings["durability"] = "peer";
   for (const int servers : {-1, 1}) {
     options.servers = servers;
     EXPECT_THAT(MakeLaunchPlan(options, {}).status().ToString(),
@@ -158,7 +181,7 @@ TEST(LaunchPlan, ARunWithoutServersIsForCollectives) {
               testing::AllOf(HasSubstr("--checkpoint-dir is of servers"),
                              HasSubstr("--servers 1")));
   options.checkpoint_dir.clear();
-  options.durability = "peer";
+  options.settings["durability"] = "peer";
   EXPECT_THAT(std::string(MakeLaunchPlan(options, {}).status().message()),
               HasSubstr("--durability is of servers"));
 }

@@ -217,7 +217,7 @@ void Launcher::WatchCheckpoints(JobWatch::Options::Finds finds) {
   if (!may_be_saved || job_ != nullptr) return;
   JobNews::Options job{.name = options_.job,
                        .is_scheduled = !options_.checkpoint_dir.empty() ||
-                                       !options_.checkpoint_every.empty(),
+                                       !options_.Setting("checkpoint_every").empty(),
                        .goodbyes_within = plan_.failure_timeout};
   for (const WorkerPlan& worker : plan_.workers) job.ranks.insert(worker.rank);
   const JobWatch::Options watch{

@@ -194,7 +194,7 @@ bool Launcher::ServersComeBack(const JobFacts& job) const {
 }
 
 Launcher::JobFacts Launcher::AskForJob() const {
-  JobFacts facts = {.durability = options_.durability};
+  JobFacts facts = {.durability = options_.Setting("durability")};
   // Ctrl-C waits for this.
   const auto status = StatusJsonIfAnswered(coordinator_, options_.tls, kStatusTimeout);
   if (!status) return facts;

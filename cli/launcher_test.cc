@@ -383,7 +383,7 @@ constexpr char kDyingServers[] =
 TEST_F(LauncherTest, EndsTheRunWhenAServerWithoutAJournalDies) {
   WriteServe(kDyingServers);
   for (const char* durability : {"", "none"}) {
-    options_.durability = durability;
+    options_.settings["durability"] = durability;
     options_.journal_dir = *durability == 0 ? "" : Path("journal");
     const auto code = Run("sleep 100");
     EXPECT_EQ(ExitCodeOf(code.status()), kExitRetryable);
@@ -402,7 +402,7 @@ TEST_F(LauncherTest, GoesOnWithoutAServerThatHasABackup) {
       "case \"$*\" in *'--role server'*) mkdir \"$(dirname \"$0\")/died\" 2>/dev/null && "
       "{ sleep 0.1; kill -9 $$; }; while [ ! -e \"$(dirname \"$0\")/end\" ]; do sleep "
       "0.01; done; kill -9 $$ ;; esac\nexec sleep 100\n");
-  options_.durability = "peer";
+  options_.settings["durability"] = "peer";
   options_.servers = 2;
   const auto code = Run(absl::StrCat("while [ ! -e ", Path("died"),
                                      " ]; do sleep 0.01; done; sleep 0.3; touch ",
@@ -419,7 +419,7 @@ TEST_F(LauncherTest, StartsAServerWithAJournalAgain) {
       "echo 'syncline: ready control=127.0.0.1:1 admin=127.0.0.1:2'\n"
       "case \"$*\" in *'--role server'*) mkdir \"$(dirname \"$0\")/died\" 2>/dev/null && "
       "kill -9 $$; touch \"$(dirname \"$0\")/back\" ;; esac\nexec sleep 100\n");
-  options_.durability = "disk";
+  options_.settings["durability"] = "disk";
   options_.journal_dir = Path("journal");
   const auto code =
       Run(absl::StrCat("while [ ! -e ", Path("back"), " ]; do sleep 0.01; done"));
@@ -460,7 +460,7 @@ TEST_F(LauncherTest, StartsServersOneAfterTheOther) {
 
 TEST_F(LauncherTest, GivesUpAServerThatBringsItsJobNoFurther) {
   WriteServe(kDyingServers);
-  options_.durability = "disk";
+  options_.settings["durability"] = "disk";
   options_.journal_dir = Path("journal");
   options_.restart_pause = absl::Milliseconds(10);
   const auto code = Run("sleep 100");

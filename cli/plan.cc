@@ -180,8 +180,8 @@ std::string MemoryAsTable(const PlannedMemory& memory) {
       "job %s: %s, %s state, pushes %s, publishes %s, workers %d, servers %d, threads "
       "%d\n\n",
       spec.name, spec.training.optimizer.name, spec.training.optimizer.state,
-      spec.push_codec, spec.publish_codec, spec.workers, memory.cluster.servers,
-      memory.cluster.threads);
+      spec.settings.push_codec, spec.settings.publish_codec, spec.workers,
+      memory.cluster.servers, memory.cluster.threads);
   absl::StrAppend(&text, TensorTable(memory), "\n", Head("SERVER"));
   for (uint32_t server = 0; server < memory.cluster.servers; ++server) {
     text += Row(absl::StrCat(server), memory.Server(server));

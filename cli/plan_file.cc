@@ -12,6 +12,7 @@
 #include "comm/base/nearest.h"
 #include "comm/base/status.h"
 #include "comm/base/sync_mode.h"
+#include "comm/job/job_settings.h"
 #include "yaml-cpp/yaml.h"
 
 namespace syncline {
@@ -151,6 +152,15 @@ ReadValue IntoMode(NamedOptions* mode, const std::string& source) {
   };
 }
 
+ReadValue IntoSetting(const JobSetting& setting, JobSettings* settings) {
+  return [&setting, settings](const YAML::Node& node, const std::string& where) {
+    if (!node.IsScalar()) return Usage(absl::StrCat(where, " must be one value"));
+    const absl::Status fits = SetJobSetting(setting, node.Scalar(), *settings);
+    if (fits.ok()) return fits;
+    return Usage(absl::StrCat(where, ": ", std::string(fits.message())));
+  };
+}
+
 Keys KeysOfJob(JobSpec& spec, const std::string& source) {
   TrainingSettings& training = spec.training;
   OptimizerSettings& optimizer = training.optimizer;
@@ -158,12 +168,10 @@ Keys KeysOfJob(JobSpec& spec, const std::string& source) {
     return NameOr(&options.name, source,
                   {owner, {{"options", IntoOptions(&options.values)}}});
   };
-  return {
+  Keys keys = {
       "a job",
       {{"name", Into(&spec.name)},
        {"workers", Into(&spec.workers, "a whole number")},
-       {"push_codec", Into(&spec.push_codec)},
-       {"publish_codec", Into(&spec.publish_codec)},
        {"optimizer", NameOr(&optimizer.name, source,
                             {"an optimizer",
                              {{"options", IntoOptions(&optimizer.options)},
@@ -180,6 +188,10 @@ Keys KeysOfJob(JobSpec& spec, const std::string& source) {
                                                       {{"apply", NonfiniteSteps::kApply},
                                                        {"skip", NonfiniteSteps::kSkip}})},
        {"tensors", IntoTensors(&spec.tensors, source)}}};
+  for (const JobSetting& setting : kJobSettings) {
+    keys.readers[setting.name] = IntoSetting(setting, &spec.settings);
+  }
+  return keys;
 }
 
 }  // namespace

@@ -10,7 +10,7 @@
 //   nonfinite_steps: skip             # or apply
 //   mode: {name: ssp, options: {staleness: 3}}   # or ssp:3, as flags have it
 //   push_codec: bf16
-//   publish_codec: bf16
+//   publish_codec: bf16               # and the other settings of docs/settings.md
 //   tensors:
 //     - {name: embed, shape: [32000, 4096], learning_rate_scale: 0.1, state: f32}
 //     - {name: head, shape: [4096], options: {weight_decay: 0}, frozen: true}

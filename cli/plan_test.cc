@@ -57,14 +57,23 @@ aggregation: arrival
 nonfinite_steps: skip
 push_codec: fp16
 publish_codec: fp32
+checkpoint_every: 500 steps
+checkpoint_keep: 7
+durability: disk
 tensors:
   - {name: embed, shape: [300, 700], learning_rate_scale: 0.1, state: f32}
   - {name: head, shape: [], options: {weight_decay: 0}, frozen: true}
 )");
   EXPECT_EQ(spec.name, "bert");
   EXPECT_EQ(spec.workers, 8u);
-  EXPECT_EQ(spec.push_codec, "fp16");
-  EXPECT_EQ(spec.publish_codec, "fp32");
+  EXPECT_EQ(spec.settings, (JobSettings{.push_codec = "fp16",
+                                        .publish_codec = "fp32",
+                                        .checkpoint_every = {.steps = 500},
+                                        .checkpoint_keep = 7,
+                                        .durability = "disk"}));
+  EXPECT_THAT(Refusal("name: a\ndurability: paper"),
+              HasSubstr(":2: durability: durability is 'paper', allowed are none"));
+  EXPECT_THAT(Refusal("durability: [disk]"), HasSubstr("durability must be one value"));
   const TrainingSettings expected = {
       .optimizer = {.name = "adamw",
                     .options = {{"beta1", 0.8}, {"lr", 1e-4}},
@@ -158,7 +167,7 @@ TEST(PlanMemoryOfJob, RefusesWhatACoordinatorWouldRefuse) {
   EXPECT_EQ(PlanJobMemory(Job({}), {}).status().code(),
             absl::StatusCode::kInvalidArgument);
   JobSpec spec = Job({{.name = "w", .shape = {4}}});
-  spec.push_codec = "bf61";
+  spec.settings.push_codec = "bf61";
   EXPECT_THAT(std::string(PlanJobMemory(spec, {}).status().message()),
               HasSubstr("'bf16'"));
   EXPECT_FALSE(PlanJobMemory(Job({{.name = "w"}}), {.servers = 0}).ok());

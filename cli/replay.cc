@@ -113,8 +113,8 @@ absl::StatusOr<ReplayOptions> OptionsFor(JournalRun run, const CodecRegistry& co
   options.blocks = spec.Blocks();
   SYNCLINE_ASSIGN_OR_RETURN(options.layout, LayoutOf(spec));
   options.about = {.job = spec.name,
-                   .push_codec = spec.push_codec,
-                   .publish_codec = spec.publish_codec,
+                   .push_codec = spec.settings.push_codec,
+                   .publish_codec = spec.settings.publish_codec,
                    .declared = spec.training,
                    .tensors = options.layout->tensors};
   return options;

@@ -7,6 +7,7 @@
 #include <system_error>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "cli/earlier_run.h"
@@ -22,6 +23,7 @@
 #include "comm/base/machine.h"
 #include "comm/base/process_limits.h"
 #include "comm/base/status.h"
+#include "comm/job/job_settings.h"
 
 namespace syncline {
 namespace {
@@ -89,25 +91,28 @@ void AddServiceFlags(CLI::App& command, RunOptions& options) {
 void AddDurabilityFlags(CLI::App& command, RunOptions& options) {
   command.add_option("--checkpoint-dir", options.checkpoint_dir,
                      "Where services that are started here keep checkpoints");
-  command.add_option("--checkpoint-every", options.checkpoint_every,
-                     "When the job is saved: '500 steps' or '10 min'");
-  command
-      .add_option("--checkpoint-keep", options.checkpoint_keep,
-                  "How many checkpoints stay, 1 or more (default: 3)")
-      ->check(CLI::PositiveNumber);
   command.add_option("--journal-dir", options.journal_dir,
                      "Where services that are started here keep journals");
   command.add_option("--journal-snapshot-factor", options.journal_snapshot_factor,
                      "As of syncline serve, for services that are started here: how much "
                      "a journal grows until it begins with a snapshot (default: 4)");
-  command.add_option(
-      "--durability", options.durability,
-      "disk: servers journal each step, so that all may die at once; needs "
-      "--journal-dir; peer: each has a backup in another one's memory "
-      "(default: none)");
-  command.add_option("--resume", options.resume,
-                     "What the job begins with: auto (the latest checkpoint, if there is "
-                     "one), latest, never, or a checkpoint's name (default: auto)");
+}
+
+// "How many checkpoints stay (default: the program's, or 3)"
+std::string HelpOf(const JobSetting& setting) {
+  std::string help(setting.meaning);
+  help[0] = absl::ascii_toupper(static_cast<unsigned char>(help[0]));
+  const std::string standard = GetJobSetting(setting, {});
+  return absl::StrCat(help, " (default: the program's",
+                      standard.empty() ? "" : absl::StrCat(", or ", standard), ")");
+}
+
+void AddSettingFlags(CLI::App& command, RunOptions& options) {
+  for (const JobSetting& setting : kJobSettings) {
+    if (setting.said_by == SaidBy::kProgram) continue;
+    command.add_option(FlagOf(setting), options.settings[std::string(setting.name)],
+                       HelpOf(setting));
+  }
 }
 
 void AddLogFlags(CLI::App& command, RunOptions& options) {
@@ -163,6 +168,7 @@ void AddRunFlags(CLI::App& command, RunOptions& options) {
   AddWorkerFlags(command, options);
   AddServiceFlags(command, options);
   AddDurabilityFlags(command, options);
+  AddSettingFlags(command, options);
   AddLogFlags(command, options);
   AddTorchrunFlags(command, options);
   AddTlsFlags(command, &options.tls);

@@ -231,15 +231,4 @@ absl::StatusOr<Beginning> FindBeginning(BlobStore& store, const std::string& job
   return beginning;
 }
 
-absl::Status CheckResume(const std::string& resume) {
-  if (resume == "auto" || resume == "latest" || resume == "never" ||
-      CheckpointName::Parse(resume)) {
-    return absl::OkStatus();
-  }
-  return absl::InvalidArgumentError(absl::StrCat(
-      "resume is '", Printable(resume),
-      "'; allowed are auto, latest, never, and the name of a checkpoint such "
-      "as run1-step500"));
-}
-
 }  // namespace syncline

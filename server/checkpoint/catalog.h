@@ -65,7 +65,4 @@ absl::StatusOr<Beginning> FindBeginning(BlobStore& store, const std::string& job
 // The first run from `run` on that nobody has claimed: it is the caller's.
 absl::StatusOr<uint32_t> ClaimRun(BlobStore& store, const std::string& job, uint32_t run);
 
-// "auto" and so on, or a checkpoint's name.
-absl::Status CheckResume(const std::string& resume);
-
 }  // namespace syncline

@@ -5,10 +5,8 @@
 #include <string_view>
 #include <utility>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/strings/str_split.h"
 #include "comm/base/crc32c.h"
 #include "comm/base/limits.h"
 #include "comm/base/printable.h"
@@ -160,21 +158,6 @@ bool IsPlain(char c) {
 }
 
 }  // namespace
-
-std::string CheckpointName::ToString() const {
-  return absl::StrCat("run", run, "-step", step);
-}
-
-std::optional<CheckpointName> CheckpointName::Parse(const std::string& name) {
-  const std::pair<absl::string_view, absl::string_view> parts =
-      absl::StrSplit(name, absl::MaxSplits("-step", 1));
-  CheckpointName parsed;
-  const bool ok = name.starts_with("run") &&
-                  absl::SimpleAtoi(parts.first.substr(3), &parsed.run) &&
-                  absl::SimpleAtoi(parts.second, &parsed.step);
-  if (!ok || parsed.ToString() != name) return std::nullopt;
-  return parsed;
-}
 
 // A dot only inside, so that no name is "." or hidden.
 std::string FolderOf(const std::string& job) {

@@ -19,6 +19,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "comm/job/checkpoint_name.h"
 #include "server/optimizer/loss_scaler.h"
 #include "server/optimizer/training.h"
 
@@ -26,19 +27,6 @@ namespace syncline {
 
 inline constexpr char kManifestFile[] = "manifest.json";
 inline constexpr int kCheckpointFormat = 1;
-
-struct CheckpointName {
-  uint32_t run = 0;
-  uint64_t step = 0;
-
-  std::string ToString() const;  // "run2-step500"
-  static std::optional<CheckpointName> Parse(const std::string& name);
-
-  bool operator==(const CheckpointName&) const = default;
-  bool operator<(const CheckpointName& other) const {
-    return run != other.run ? run < other.run : step < other.step;
-  }
-};
 
 // The folder of a job's checkpoints: its name, with what no file name has as %XX.
 std::string FolderOf(const std::string& job);

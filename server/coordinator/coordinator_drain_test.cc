@@ -45,7 +45,7 @@ class CoordinatorDrain : public CoordinatorTest {
   }
   void BeginJob(const std::string& durability) {
     JobSpec job = TwoTensors(2);
-    job.durability = durability;
+    job.settings.durability = durability;
     WorkersCome(job);
     if (durability == "peer") {
       StandInComes(3, Last<HoldBackup>(2).value());

@@ -95,7 +95,7 @@ TEST_F(CoordinatorTest, RefusesNamesThatCannotBeShown) {
   EXPECT_THAT(refused(11), HasSubstr("a worker's name must have"));
   SayHello(12, job, {.run_id = "r\r", .name = "w"});
   EXPECT_THAT(refused(12), HasSubstr("a run id 'r\\x0d'"));
-  job.push_codec = std::string(1 << 20, '\x02');
+  job.settings.push_codec = std::string(1 << 20, '\x02');
   SayHello(13, job, {.name = "w"});
   EXPECT_THAT(refused(13), HasSubstr("push_codec: codec '\\x02\\x02"));
   Say(14, ServerHello{"s\x1b", {"address"}, "sysv"});
@@ -111,8 +111,8 @@ TEST_F(CoordinatorTest, RefusesNamesThatCannotBeShown) {
 TEST_F(CoordinatorTest, ShowsTheModelWithoutTheBooksOfItsSampler) {
   JobSpec job = TwoTensors(1);
   job.tensors.push_back({.name = kSamplersBooks, .shape = {1000}});
-  job.push_codec = absl::StrCat("fp32@", kSamplersBooks, ";topk:ratio=0.01");
-  job.publish_codec = absl::StrCat("fp32@", kSamplersBooks, ";bf16");
+  job.settings.push_codec = absl::StrCat("fp32@", kSamplersBooks, ";topk:ratio=0.01");
+  job.settings.publish_codec = absl::StrCat("fp32@", kSamplersBooks, ";bf16");
   AttachServer(1);
   SayHello(10, job, {.rank = 0, .name = "w"});
   const JobView shown = coordinator_->View(now_).jobs.at(0);
@@ -212,7 +212,7 @@ TEST_F(CoordinatorTest, TakenRankOtherRunAndOtherTensorsAreRefused) {
 
 TEST_F(CoordinatorTest, InvalidJobsAreRefusedAndLeaveNothing) {
   JobSpec bad = TwoTensors(1);
-  bad.push_codec = "bf17";
+  bad.settings.push_codec = "bf17";
   SayHello(10, bad, {.name = "x"});
   EXPECT_THAT(std::string(closed_[10].message()), HasSubstr("did you mean 'bf16'"));
   bad = TwoTensors(1);
@@ -220,16 +220,16 @@ TEST_F(CoordinatorTest, InvalidJobsAreRefusedAndLeaveNothing) {
   SayHello(11, bad, {.name = "x"});
   EXPECT_TRUE(absl::IsInvalidArgument(closed_[11]));
   bad = TwoTensors(1);
-  bad.push_codec = "dgc:min_elements=0,vectors=1";
+  bad.settings.push_codec = "dgc:min_elements=0,vectors=1";
   bad.training.optimizer = {.name = "sgd", .options = {{"momentum", 0.9}}};
   SayHello(12, bad, {.name = "x"});
   EXPECT_THAT(std::string(closed_[12].message()),
               HasSubstr("the optimizer must be sgd with momentum=0"));
-  bad.push_codec = "onebit:min_elements=0,vectors=1";
+  bad.settings.push_codec = "onebit:min_elements=0,vectors=1";
   bad.training.optimizer = {.name = "sophia"};
   SayHello(13, bad, {.name = "x"});
   EXPECT_THAT(std::string(closed_[13].message()), HasSubstr("takes Hessian estimates"));
-  bad.push_codec = "blocks@nothing*;bf16";
+  bad.settings.push_codec = "blocks@nothing*;bf16";
   SayHello(14, bad, {.name = "x"});
   EXPECT_THAT(std::string(closed_[14].message()), HasSubstr("nothing*"));
   EXPECT_TRUE(coordinator_->View(now_).jobs.empty());

@@ -93,11 +93,14 @@ class DeclaredSpecs {
   // Different for different jobs.
   static std::string BytesOf(const JobSpec& spec) {
     const TrainingSettings& training = spec.training;
-    std::string bytes = absl::StrCat(
-        spec.name, ";", spec.workers, ";", spec.push_codec, ";", spec.publish_codec, ";",
-        training.optimizer.name, "(", Written(training.optimizer.options), ")",
-        training.optimizer.state, ";", Written(training.schedule), ";",
-        Written(training.gradient), ";", Written(training.loss_scaling), ";");
+    std::string bytes = absl::StrCat(spec.name, ";", spec.workers, ";");
+    for (const JobSetting& setting : kJobSettings) {
+      absl::StrAppend(&bytes, GetJobSetting(setting, spec.settings), ";");
+    }
+    absl::StrAppend(&bytes, training.optimizer.name, "(",
+                    Written(training.optimizer.options), ")", training.optimizer.state,
+                    ";", Written(training.schedule), ";", Written(training.gradient), ";",
+                    Written(training.loss_scaling), ";");
     absl::StrAppend(&bytes, training.nonfinite_steps == NonfiniteSteps::kSkip, ";",
                     training.accumulate_steps, ";",
                     training.aggregation == Aggregation::kArrival, ";",

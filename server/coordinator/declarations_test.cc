@@ -159,7 +159,7 @@ TEST_F(DeclarationsTest, WhatNobodyAskedForIsRefused) {
 
 TEST_F(DeclarationsTest, AnInvalidJobIsRefusedToAllWhoMeanIt) {
   JobSpec bad = job_;
-  bad.push_codec = "bf17";
+  bad.settings.push_codec = "bf17";
   Hello(10, bad, 0);
   Hello(11, bad, 1);
   Send(10, bad);

@@ -18,11 +18,8 @@ constexpr size_t kMostWhyBytes = 500;
 JobSpec WithoutTensors(const JobSpec& spec) {
   return {.name = spec.name,
           .workers = spec.workers,
-          .push_codec = spec.push_codec,
-          .publish_codec = spec.publish_codec,
-          .training = spec.training,
-          .checkpoint = spec.checkpoint,
-          .durability = spec.durability};
+          .settings = spec.settings,
+          .training = spec.training};
 }
 
 }  // namespace

@@ -28,7 +28,7 @@ class JobBackups : public CoordinatorTest {
   }
   static JobSpec WithBackups() {
     JobSpec job = TwoTensors(2);
-    job.durability = "peer";
+    job.settings.durability = "peer";
     return job;
   }
   void WorkersCome(const JobSpec& job) {

@@ -36,19 +36,19 @@ bool Job::KnowsBeginning(CoordinatorOutputs& outputs) {
   if (options_.keeps_checkpoints) {
     search_ = Search::kUnderWay;
     outputs.push_back(
-        CheckpointOrder{FindCheckpoint{id_, spec_.name, spec_.checkpoint.resume}});
+        CheckpointOrder{FindCheckpoint{id_, spec_.name, spec_.settings.resume}});
     return false;
   }
-  const CheckpointPolicy& policy = spec_.checkpoint;
-  const bool wants_one = policy.resume != "auto" && policy.resume != "never";
-  if (policy.IsScheduled() || wants_one) {
-    FailWith(
-        Refused(absl::StrCat(
-            "job '", spec_.name, "' asks for ",
-            wants_one ? absl::StrCat("checkpoint '", policy.resume, "'") : "checkpoints",
-            ", but the coordinator has no place for any; start it and all servers "
-            "with --checkpoint-dir")),
-        outputs);
+  const JobSettings& settings = spec_.settings;
+  const bool wants_one = settings.resume != "auto" && settings.resume != "never";
+  if (settings.checkpoint_every.IsScheduled() || wants_one) {
+    FailWith(Refused(absl::StrCat(
+                 "job '", spec_.name, "' asks for ",
+                 wants_one ? absl::StrCat("checkpoint '", settings.resume, "'")
+                           : "checkpoints",
+                 ", but the coordinator has no place for any; start it and all servers "
+                 "with --checkpoint-dir")),
+             outputs);
     return false;
   }
   search_ = Search::kDone;
@@ -133,7 +133,7 @@ void Job::GiveUpLateCuts(absl::Duration now, CoordinatorOutputs& outputs) {
 
 void Job::CutWhenItIsTime(absl::Duration now, CoordinatorOutputs& outputs) {
   GiveUpLateCuts(now, outputs);
-  const absl::Duration every = absl::Seconds(spec_.checkpoint.every_seconds);
+  const absl::Duration every = absl::Seconds(spec_.settings.checkpoint_every.seconds);
   if (phase_ != Phase::kRunning || saves_last_ || every == absl::ZeroDuration()) return;
   if (!cut_since_) cut_since_ = now;
   if (now - *cut_since_ < every || cut_wanted_ || !cuts_.empty()) return;
@@ -183,7 +183,8 @@ void Job::BeginCut(uint64_t step, CoordinatorOutputs& outputs) {
 // A job with a schedule is over once its last step is saved: when the epoch without members
 // is committed, that is the first step that no block has completed.
 void Job::EndInOrder(CoordinatorOutputs& outputs) {
-  const bool saves = options_.keeps_checkpoints && spec_.checkpoint.IsScheduled();
+  const bool saves =
+      options_.keeps_checkpoints && spec_.settings.checkpoint_every.IsScheduled();
   if (phase_ != Phase::kRunning || !saves) return End(kAllLeft, outputs);
   saves_last_ = true;
   cut_wanted_ = false;
@@ -259,17 +260,18 @@ void Job::OnWritten(uint32_t server, const CheckpointWritten& written,
   if (!cut->status.ok()) return FailCut(written.step, cut->status, outputs);
   Manifest manifest = {.job = spec_.name,
                        .name = {.run = beginning_.run, .step = written.step},
-                       .push_codec = spec_.push_codec,
-                       .publish_codec = spec_.publish_codec,
+                       .push_codec = spec_.settings.push_codec,
+                       .publish_codec = spec_.settings.publish_codec,
                        .declared = declared_->spec.training,
                        .training = cut->training,
                        .loss_scaler = cut->scaling->scaler,
                        .skipped_steps = cut->scaling->skipped,
                        .files = cut->files};
-  outputs.push_back(CheckpointOrder{KeepCheckpoint{.job = id_,
-                                                   .manifest = std::move(manifest),
-                                                   .declared = declared_,
-                                                   .keep = spec_.checkpoint.keep}});
+  outputs.push_back(
+      CheckpointOrder{KeepCheckpoint{.job = id_,
+                                     .manifest = std::move(manifest),
+                                     .declared = declared_,
+                                     .keep = spec_.settings.checkpoint_keep}});
 }
 
 // Of these some servers have said what they wrote, and others said it to the coordinator

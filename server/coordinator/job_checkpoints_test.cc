@@ -60,8 +60,8 @@ class SavedJobsThatFail : public SavedJobs {
     Say(10, Heartbeat{.step = 46});
     Say(11, Heartbeat{.step = 47});
     Say(1, ConfigureFailed{job_, absl::DataLossError("the memory is damaged")});
-    job.checkpoint.resume = resume;
-    job.push_codec =
+    job.settings.resume = resume;
+    job.settings.push_codec =
         "int8";  // another declaration: DeclaredSpecs tells none apart by `resume`
     if (comes_too_early_) {
       SayHello(30, job, {.rank = 2, .run_id = "again", .name = "third"});
@@ -121,7 +121,7 @@ TEST_F(SavedJobsThatFail, AreSentBackByWhoNamesACheckpoint) {
 
 TEST_F(SavedJobs, EndWithTheReasonWhenTheirCheckpointCannotBeHad) {
   JobSpec job = TwoTensors(2);
-  job.checkpoint.resume = "run9-step9";
+  job.settings.resume = "run9-step9";
   Announce(job);
   const auto& find = std::get<FindCheckpoint>(orders_.at(0));
   EXPECT_EQ(find.resume, "run9-step9");
@@ -246,7 +246,7 @@ TEST_F(SavedJobs, AreGivenUpWhenAServerNeverWrites) {
 
 TEST_F(SavedJobs, OfAScheduleInStepsAreToldToThoseWhoTrainNothing) {
   JobSpec job = TwoTensors(2);
-  job.checkpoint.every_steps = 10;
+  job.settings.checkpoint_every.steps = 10;
   BeginJob(job);
   Say(1, Written(10));
   EXPECT_EQ(Last<CutAt>(1)->step, 10);
@@ -262,7 +262,7 @@ TEST_F(SavedJobs, OfAScheduleInStepsAreToldToThoseWhoTrainNothing) {
 
 TEST_F(SavedJobs, OfAScheduleInTimeAreCutWhenItIsTime) {
   JobSpec job = TwoTensors(2);
-  job.checkpoint.every_seconds = 60;
+  job.settings.checkpoint_every.seconds = 60;
   BeginJob(job);
   next_step_[1] = 5;
   PassTimeBeating(absl::Seconds(50), {1, 10, 11});
@@ -275,7 +275,7 @@ TEST_F(SavedJobs, OfAScheduleInTimeAreCutWhenItIsTime) {
 TEST_F(SavedJobs, AreNotWithoutAPlaceAndSaySo) {
   coordinator_ = NewCoordinator();
   JobSpec job = TwoTensors(2);
-  job.checkpoint.every_steps = 10;
+  job.settings.checkpoint_every.steps = 10;
   Announce(job);
   EXPECT_THAT(std::string(closed_.at(10).message()), HasSubstr("--checkpoint-dir"));
   closed_.clear();
@@ -287,7 +287,7 @@ TEST_F(SavedJobs, AreNotWithoutAPlaceAndSaySo) {
 
 TEST_F(SavedJobs, HaveTheLossScaleOfTheirStep) {
   JobSpec job = TwoTensors(2);
-  job.checkpoint.every_steps = 2;
+  job.settings.checkpoint_every.steps = 2;
   job.training.loss_scaling = {.name = "torch"};
   BeginJob(job);
   Decide(0, 1);
@@ -301,7 +301,7 @@ TEST_F(SavedJobs, HaveTheLossScaleOfTheirStep) {
 
 TEST_F(SavedJobs, KeepTheLossScaleOfTheirStepHoweverLateServersAre) {
   JobSpec job = TwoTensors(2);
-  job.checkpoint.every_steps = 2;
+  job.settings.checkpoint_every.steps = 2;
   job.training.loss_scaling = {.name = "torch"};
   BeginJob(job);
   next_step_[1] = 3;
@@ -324,7 +324,7 @@ TEST_F(SavedJobs, KeepTheLossScaleOfTheirStepHoweverLateServersAre) {
 // One server finishes before the other says that it did so under the old coordinator.
 TEST_F(SavedJobsOfTwoServers, GiveUpWhatSomeWroteUnderTheOldCoordinator) {
   JobSpec job = TwoTensors(2);
-  job.checkpoint.every_steps = 10;
+  job.settings.checkpoint_every.steps = 10;
   BeginOnTwo(job);
   Restart();
   ServerReturns(1, {});
@@ -343,7 +343,7 @@ TEST_F(SavedJobsOfTwoServers, GiveUpWhatSomeWroteUnderTheOldCoordinator) {
 TEST_F(SavedJobsOfTwoServers, SayThatTheLossScaleWentWithTheCoordinator) {
   JobSpec job = TwoTensors(2);
   job.training.gradient["clip_global_norm"] = 1.0;
-  job.checkpoint.every_steps = 10;
+  job.settings.checkpoint_every.steps = 10;
   BeginOnTwo(job);
   Restart();
   ServerReturns(1, {.decided = StepDecision{.job = job_, .step = 12}});

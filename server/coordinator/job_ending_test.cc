@@ -22,7 +22,7 @@ class EndingJobs : public SavedJobs {
   std::string Phase() { return coordinator_->View(now_).jobs.at(0).phase; }
   JobSpec EveryTen() const {
     JobSpec job = TwoTensors(2);
-    job.checkpoint.every_steps = 10;
+    job.settings.checkpoint_every.steps = 10;
     return job;
   }
 };
@@ -169,7 +169,7 @@ class EndingJobsOfTwoServers : public SavedJobsOfTwoServers {};
 
 TEST_F(EndingJobsOfTwoServers, FailWhenTheCoordinatorIsStartedAnewMeanwhile) {
   JobSpec job = TwoTensors(2);
-  job.checkpoint.every_steps = 10;
+  job.settings.checkpoint_every.steps = 10;
   BeginOnTwo(job);
   for (const ConnectionId server : {1, 2}) Say(server, Written(10));
   Answer(CheckpointKept{.job = job_, .name = {.run = 3, .step = 10}});
@@ -186,7 +186,7 @@ TEST_F(EndingJobsOfTwoServers, FailWhenTheCoordinatorIsStartedAnewMeanwhile) {
 // A cut of the schedule at the step where workers leave went with the old coordinator.
 TEST_F(EndingJobsOfTwoServers, SaveTheLastStepThatWasBeingSavedBeforeARestart) {
   JobSpec job = TwoTensors(2);
-  job.checkpoint.every_steps = 10;
+  job.settings.checkpoint_every.steps = 10;
   BeginOnTwo(job);
   Say(1, Written(20));
   Restart();

@@ -209,7 +209,7 @@ void Job::MaybeRun(CoordinatorOutputs& outputs) {
 
 // Whoever begins anew, or with a checkpoint that he names, wants to go back.
 void Job::Follow(const Job& earlier) {
-  const std::string& resume = spec_.checkpoint.resume;
+  const std::string& resume = spec_.settings.resume;
   std::optional<uint64_t> steps;
   if ((earlier.failed_ || earlier.was_stopped_) &&
       (resume == "auto" || resume == "latest")) {

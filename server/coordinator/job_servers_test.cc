@@ -30,7 +30,7 @@ class JobServers : public CoordinatorTest {
   }
   void Begin() {
     JobSpec job = TwoTensors(2);
-    job.durability = "disk";
+    job.settings.durability = "disk";
     BeginWith(job);
   }
   void LoseServer2() {
@@ -92,7 +92,7 @@ TEST_F(JobServers, ServersWithoutTrainedBlocksHaveNothingToRecord) {
   Begin();
   EXPECT_EQ(Shown().training_servers, 2u);
   JobSpec job = TwoTensors(2);
-  job.durability = "disk";
+  job.settings.durability = "disk";
   job.tensors[1].group.frozen = true;
   BeginWith(job);
   EXPECT_EQ(Shown().training_servers, 1u);
@@ -160,7 +160,7 @@ TEST_F(JobServers, WhatHasNoJournalFails) {
 
 TEST_F(JobServers, ModesWithDelaysFail) {
   JobSpec job = TwoTensors(2);
-  job.durability = "disk";
+  job.settings.durability = "disk";
   job.training.mode = {.name = "ssp", .values = {{"staleness", 2}}};
   BeginWith(job);
   LoseServer2();
@@ -279,7 +279,7 @@ TEST_F(JobServers, TheCoordinatorMayDieWhileAServerIsAway) {
                        .identity = ServerIdentity{welcome.server, welcome.incarnation},
                        .held = {{.job = id_, .prepared = epoch_, .committed = epoch_}}});
   JobSpec job = TwoTensors(2);
-  job.durability = "disk";
+  job.settings.durability = "disk";
   SayHello(110, job,
            {.rank = 0,
             .run_id = "run",

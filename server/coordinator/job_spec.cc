@@ -9,13 +9,9 @@
 #include "comm/base/failure.h"
 #include "comm/base/printable.h"
 #include "comm/base/status.h"
-#include "server/checkpoint/catalog.h"
 
 namespace syncline {
 namespace {
-
-constexpr uint32_t kMaxCheckpointsKept = 10000;
-constexpr uint64_t kMaxStepsBetweenCheckpoints = uint64_t{1} << 40;
 
 absl::Status CheckTensor(const TensorSpec& tensor) {
   SYNCLINE_RETURN_IF_ERROR(
@@ -75,9 +71,9 @@ absl::Status CheckMemories(const JobSpec& spec,
   for (size_t i = 0; i < transfers.size(); ++i) {
     if (transfers[i].push.memory.kind == MemoryKind::kNone) continue;
     return absl::InvalidArgumentError(absl::StrCat(
-        "push_codec '", spec.push_codec, "' keeps a part of the gradients of tensor '",
-        spec.tensors[i].name, "', but at some steps the optimizer ",
-        Written(spec.training.optimizer),
+        "push_codec '", spec.settings.push_codec,
+        "' keeps a part of the gradients of tensor '", spec.tensors[i].name,
+        "', but at some steps the optimizer ", Written(spec.training.optimizer),
         " takes Hessian estimates, which that must not go with; set memory=none or take "
         "a "
         "dense codec"));
@@ -92,8 +88,8 @@ absl::Status CheckDeltas(const JobSpec& spec,
   for (size_t i = 0; i < transfers.size(); ++i) {
     if (!transfers[i].publish.compresses()) continue;
     return absl::InvalidArgumentError(absl::StrCat(
-        "publish_codec '", spec.publish_codec, "' sends tensor '", spec.tensors[i].name,
-        "' as differences to the version before, and in mode '",
+        "publish_codec '", spec.settings.publish_codec, "' sends tensor '",
+        spec.tensors[i].name, "' as differences to the version before, and in mode '",
         FormatNamedOptions(spec.training.mode),
         "' not every worker holds that one; take fp32, bf16 or fp16, or mode bsp"));
   }
@@ -106,7 +102,7 @@ absl::Status CheckSenders(const JobSpec& spec,
   for (size_t i = 0; i < transfers.size(); ++i) {
     if (!transfers[i].push.mean_of_senders || !is_sum_alone) continue;
     return absl::InvalidArgumentError(absl::StrCat(
-        "push_codec '", spec.push_codec, "' averages each value of tensor '",
+        "push_codec '", spec.settings.push_codec, "' averages each value of tensor '",
         spec.tensors[i].name,
         "' over those who sent it, but with aggregation=arrival or accumulate_steps on "
         "the servers only a sum is kept; take aggregation=rank_order, accumulate on the "
@@ -129,7 +125,7 @@ absl::Status CheckTransfers(const JobSpec& spec) {
       continue;
     }
     return absl::InvalidArgumentError(absl::StrCat(
-        "push_codec '", spec.push_codec, "' keeps the momentum of tensor '",
+        "push_codec '", spec.settings.push_codec, "' keeps the momentum of tensor '",
         spec.tensors[i].name,
         "' on the workers, so the optimizer must be sgd with momentum=0, not ",
         Written(optimizer)));
@@ -143,6 +139,10 @@ absl::Status Differs(absl::string_view what) {
           what,
           "; every worker of a job must declare the same, or choose another --job")),
       Failure::kJobRefused);
+}
+
+std::string Quoted(const JobSetting& setting, const JobSettings& settings) {
+  return absl::StrCat("'", Printable(GetJobSetting(setting, settings)), "'");
 }
 
 std::string Shape(const TensorSpec& tensor) {
@@ -180,20 +180,6 @@ absl::Status CheckSameTraining(const std::string& job, const TrainingSettings& o
   return Differs(absl::StrCat(job, "skips or aggregates steps differently"));
 }
 
-absl::Status CheckCheckpoint(const CheckpointPolicy& policy) {
-  if (policy.keep < 1 || policy.keep > kMaxCheckpointsKept) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "checkpoint_keep is ", policy.keep, ", allowed are 1 to ", kMaxCheckpointsKept));
-  }
-  // Neither a NaN nor a negative number.
-  if (!(policy.every_seconds >= 0) || policy.every_steps > kMaxStepsBetweenCheckpoints) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("checkpoint_every is ", policy.every_steps, " steps or ",
-                     policy.every_seconds, " s: out of range"));
-  }
-  return CheckResume(policy.resume);
-}
-
 }  // namespace
 
 uint64_t TensorSpec::elements() const {
@@ -204,7 +190,7 @@ uint64_t TensorSpec::elements() const {
 
 uint64_t JobSpec::CutEvery() const {
   const uint64_t pushes = std::max<uint32_t>(training.accumulate_steps, 1);
-  return (checkpoint.every_steps + pushes - 1) / pushes * pushes;
+  return (settings.checkpoint_every.steps + pushes - 1) / pushes * pushes;
 }
 
 std::vector<BlockRange> JobSpec::Blocks() const {
@@ -226,7 +212,7 @@ absl::StatusOr<std::vector<TensorTransfers>> JobSpec::Transfers() const {
   for (const TensorSpec& tensor : tensors) {
     shapes.push_back(Transfer::ShapeOf(tensor.name, tensor.shape));
   }
-  return ParseTransfers(push_codec, publish_codec, shapes);
+  return ParseTransfers(settings.push_codec, settings.publish_codec, shapes);
 }
 
 absl::Status ValidateJob(const JobSpec& spec) {
@@ -236,8 +222,7 @@ absl::Status ValidateJob(const JobSpec& spec) {
         absl::StrCat("job '", spec.name, "' wants ", spec.workers,
                      " workers, allowed are 1 to ", kMaxWorkers));
   }
-  SYNCLINE_RETURN_IF_ERROR(
-      ParseTransfers(spec.push_codec, spec.publish_codec, {}).status());
+  SYNCLINE_RETURN_IF_ERROR(CheckJobSettings(spec.settings));
   if (spec.tensors.empty() || spec.tensors.size() > kMaxTensorsPerJob) {
     return absl::InvalidArgumentError(
         absl::StrCat("job '", spec.name, "' has ", spec.tensors.size(),
@@ -258,11 +243,6 @@ absl::Status ValidateJob(const JobSpec& spec) {
           absl::StrCat("two tensors are named '", tensor.name, "'"));
     }
   }
-  SYNCLINE_RETURN_IF_ERROR(CheckCheckpoint(spec.checkpoint));
-  if (spec.durability != "none" && !spec.IsJournaled() && !spec.HasBackups()) {
-    return absl::InvalidArgumentError(absl::StrCat("durability is '", spec.durability,
-                                                   "', allowed are none, disk and peer"));
-  }
   SYNCLINE_RETURN_IF_ERROR(CheckTraining(spec));
   const SyncMode sync = spec.training.sync();
   if (spec.HasBackups() && (sync.skips_versions() || sync.has_quorum())) {
@@ -276,7 +256,7 @@ absl::Status ValidateJob(const JobSpec& spec) {
                      sync.quorum, ", allowed are 1 to ", spec.workers,
                      ", the job's workers; what is left of them are backup workers"));
   }
-  if (spec.training.sync().is_async() && spec.checkpoint.IsScheduled()) {
+  if (spec.training.sync().is_async() && spec.settings.checkpoint_every.IsScheduled()) {
     return absl::InvalidArgumentError(
         "checkpoint_every needs mode bsp or ssp: in mode asp blocks have no step in "
         "common");
@@ -290,23 +270,13 @@ absl::Status CheckSameJob(const JobSpec& ours, const JobSpec& theirs) {
     return Differs(
         absl::StrCat(job, "has ", ours.workers, " workers, not ", theirs.workers));
   }
-  if (CanonicalTransfer(ours.push_codec) != CanonicalTransfer(theirs.push_codec) ||
-      CanonicalTransfer(ours.publish_codec) != CanonicalTransfer(theirs.publish_codec)) {
-    return Differs(absl::StrCat(job, "uses codecs ", ours.push_codec, " and ",
-                                ours.publish_codec, ", not ", theirs.push_codec, " and ",
-                                theirs.publish_codec));
+  if (const auto* setting = FindDifference(ours.settings, theirs.settings)) {
+    return Differs(absl::StrCat(job, "has ", std::string(setting->name), " ",
+                                Quoted(*setting, ours.settings), ", not ",
+                                Quoted(*setting, theirs.settings)));
   }
   SYNCLINE_RETURN_IF_ERROR(
       CheckSameTraining(job, Canonical(ours.training), Canonical(theirs.training)));
-  if (ours.checkpoint != theirs.checkpoint) {
-    return Differs(absl::StrCat(job,
-                                "has other checkpoint options (checkpoint_every, "
-                                "checkpoint_keep, resume)"));
-  }
-  if (ours.durability != theirs.durability) {
-    return Differs(absl::StrCat(job, "has durability=", ours.durability, ", not ",
-                                theirs.durability));
-  }
   if (ours.tensors.size() != theirs.tensors.size()) {
     return Differs(absl::StrCat(job, "has ", ours.tensors.size(), " tensors, not ",
                                 theirs.tensors.size()));

@@ -8,6 +8,7 @@
 #include "absl/status/status.h"
 #include "comm/base/tiling.h"
 #include "comm/compression/transfer.h"
+#include "comm/job/job_settings.h"
 #include "server/optimizer/training.h"
 
 namespace syncline {
@@ -25,38 +26,24 @@ struct TensorSpec {
   uint64_t elements() const;  // product of the shape; 1 for a scalar (empty shape)
 };
 
-// When a job is saved, and what it begins with.
-struct CheckpointPolicy {
-  uint64_t every_steps = 0;  // 0: not by steps
-  double every_seconds = 0;  // 0: not by time
-  uint32_t keep = 3;
-  std::string resume = "auto";  // FindBeginning
-
-  bool operator==(const CheckpointPolicy&) const = default;
-  bool IsScheduled() const { return every_steps > 0 || every_seconds > 0; }
-};
-
 // In which Python's ExactlyOnceSampler keeps which batches have counted: a tensor like all
 // others for servers, and none of the model's for people.
 inline constexpr char kSamplersBooks[] = "syncline.samples";
 
 struct JobSpec {
   std::string name = {};
-  uint32_t workers = 1;             // the job begins when so many have joined
-  std::string push_codec = "bf16";  // ParseTransfer
-  std::string publish_codec = "bf16";
+  uint32_t workers = 1;  // the job begins when so many have joined
+  JobSettings settings = {};
   TrainingSettings training = {};
-  CheckpointPolicy checkpoint = {};
-  std::string durability = "none";  // or "disk": servers journal each step; or "peer"
   std::vector<TensorSpec> tensors = {};
 
-  bool IsJournaled() const { return durability == "disk"; }
+  bool IsJournaled() const { return settings.durability == "disk"; }
   // For one that has died and comes back with its journal.
   bool WaitsForServers() const {
     return IsJournaled() && !training.sync().skips_versions();
   }
   // Each server has a backup in the memory of another one.
-  bool HasBackups() const { return durability == "peer"; }
+  bool HasBackups() const { return settings.durability == "peer"; }
 
   // Steps from one scheduled checkpoint to the next, in whole updates; 0: none.
   uint64_t CutEvery() const;

@@ -15,8 +15,7 @@ using ::testing::HasSubstr;
 JobSpec SparseLoCo() {
   return {.name = "job",
           .workers = 2,
-          .push_codec = "sparseloco",
-          .publish_codec = "fp32",
+          .settings = {.push_codec = "sparseloco", .publish_codec = "fp32"},
           .training = {.optimizer = {.name = "sgd", .options = {{"lr", 1.0}}}},
           .tensors = {{.name = "w", .shape = {256, 256}}}};
 }
@@ -31,18 +30,37 @@ TEST(JobSpec, MeansOfSendersNeedTheContributionsThemselves) {
   accumulates.training.accumulate_steps = 2;
   EXPECT_THAT(std::string(ValidateJob(accumulates).message()),
               AllOf(HasSubstr("tensor 'w'"), HasSubstr("accumulate_steps")));
-  accumulates.push_codec = "sparseloco:mean_of_senders=0";
+  accumulates.settings.push_codec = "sparseloco:mean_of_senders=0";
   EXPECT_TRUE(ValidateJob(accumulates).ok()) << ValidateJob(accumulates);
   // What travels densely has no senders.
-  accumulates.push_codec = "sparseloco:min_elements=1000000";
+  accumulates.settings.push_codec = "sparseloco:min_elements=1000000";
   EXPECT_TRUE(ValidateJob(accumulates).ok()) << ValidateJob(accumulates);
+}
+
+TEST(JobSpec, WorkersWithOtherSettingsAreToldTheFirstDifference) {
+  const JobSpec ours = SparseLoCo();
+  JobSpec theirs = ours;
+  EXPECT_TRUE(CheckSameJob(ours, theirs).ok());
+  theirs.settings.durability = "disk";
+  EXPECT_THAT(std::string(CheckSameJob(ours, theirs).message()),
+              HasSubstr("job 'job' has durability 'none', not 'disk'"));
+  theirs.settings.checkpoint_every = {.seconds = 600};
+  EXPECT_THAT(std::string(CheckSameJob(ours, theirs).message()),
+              HasSubstr("has checkpoint_every '', not '10 min'"));
+}
+
+TEST(JobSpec, SettingsThatNobodyCanMeanAreRefused) {
+  JobSpec job = SparseLoCo();
+  job.settings.durability = "paper";
+  EXPECT_EQ(ValidateJob(job).message(),
+            "durability is 'paper', allowed are none, disk and peer");
 }
 
 // One place says whether servers are waited for: the launcher asks for it by the status.
 TEST(JobSpec, WaitsForServersThatHaveItsStepsOnTheirDisks) {
   JobSpec job = SparseLoCo();
   const auto waits = [&job](const char* durability, const char* mode) {
-    job.durability = durability;
+    job.settings.durability = durability;
     job.training.mode = {.name = mode};
     if (job.training.mode.name == "ssp") job.training.mode.values = {{"staleness", 2}};
     return job.WaitsForServers();

@@ -80,7 +80,7 @@ void Job::ViewServers(JobView& view, const LostServers& lost) const {
     const auto records = records_.find(server.server);
     if (records != records_.end()) view.records.insert(*records);
   }
-  view.durability = spec_.durability;
+  view.durability = spec_.settings.durability;
   view.waits_for_servers = spec_.WaitsForServers();
   for (size_t i = 0; i < backups_.size(); ++i) {
     view.backups.push_back(ViewOfBackup(i));
@@ -95,8 +95,8 @@ JobView Job::View(absl::Duration now, const LostServers& lost) const {
                .reason = reason_,
                .parameters = parameters_,
                .expected_workers = spec_.workers,
-               .push_codec = WithoutBooks(spec_.push_codec),
-               .publish_codec = WithoutBooks(spec_.publish_codec),
+               .push_codec = WithoutBooks(spec_.settings.push_codec),
+               .publish_codec = WithoutBooks(spec_.settings.publish_codec),
                .mode = FormatNamedOptions(spec_.training.mode)};
   view.phase = failed_                     ? "failed"
                : phase_ == Phase::kOver    ? "over"

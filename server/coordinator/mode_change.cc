@@ -54,7 +54,7 @@ absl::Status CheckCrossing(const JobSpec& spec, const NamedOptions& wanted) {
     if (!keeps) continue;
     return Refused(
         spec, wanted,
-        absl::StrCat("what push_codec '", spec.push_codec,
+        absl::StrCat("what push_codec '", spec.settings.push_codec,
                      "' keeps of gradients follows the learning rate where nobody runs "
                      "ahead, and nowhere else; stay at 0, or at 1 to 64"));
   }

@@ -67,19 +67,19 @@ TEST(ChangedMode, RefusesWhatIsOutOfRangeWithTheRange) {
 
 TEST(ChangedMode, RefusesToRunAheadWithWhatThatDoesNotGoWith) {
   JobSpec deltas = OfMode("ssp:0");
-  deltas.publish_codec = "onebit:min_elements=0,vectors=1";
+  deltas.settings.publish_codec = "onebit:min_elements=0,vectors=1";
   EXPECT_THAT(Change(deltas, "ssp:2"), HasSubstr("not every worker holds that one"));
   JobSpec scaled = OfMode("ssp:0");
   scaled.training.loss_scaling = {.name = "torch"};
   EXPECT_THAT(Change(scaled, "ssp:2"), HasSubstr("loss scaling"));
   JobSpec backed_up = OfMode("ssp:0");
-  backed_up.durability = "peer";
+  backed_up.settings.durability = "peer";
   EXPECT_THAT(Change(backed_up, "ssp:2"), HasSubstr("durability=peer needs mode bsp"));
 }
 
 TEST(ChangedMode, RefusesToCrossZeroWithAJournalOnly) {
   JobSpec job = OfMode("ssp:0");
-  job.durability = "disk";
+  job.settings.durability = "disk";
   EXPECT_THAT(Change(job, "ssp:2"), HasSubstr("durability=disk"));
   job.training.mode = *ParseModeText("ssp:2");
   EXPECT_THAT(Change(job, "bsp"), HasSubstr("stay at 0, or at 1 to 64"));
@@ -88,7 +88,7 @@ TEST(ChangedMode, RefusesToCrossZeroWithAJournalOnly) {
 
 TEST(ChangedMode, RefusesToCrossZeroWhereWhatIsKeptFollowsTheRate) {
   JobSpec job = OfMode("ssp:2");
-  job.push_codec = "onebit:min_elements=0,vectors=1";
+  job.settings.push_codec = "onebit:min_elements=0,vectors=1";
   job.training.optimizer = {.name = "sgd"};
   EXPECT_THAT(Change(job, "bsp"), HasSubstr("follows the learning rate"));
   EXPECT_EQ(Change(job, "ssp:4"), "ssp:staleness=4");
@@ -98,7 +98,7 @@ TEST(ChangedMode, RefusesToCrossZeroWhereWhatIsKeptFollowsTheRate) {
   job.training.optimizer = {.name = "adamw"};
   EXPECT_EQ(Change(job, "bsp"), "ssp:staleness=0") << "nor here";
   job.training.optimizer = {.name = "sgd"};
-  job.push_codec = "bf16";
+  job.settings.push_codec = "bf16";
   EXPECT_EQ(Change(job, "bsp"), "ssp:staleness=0") << "nothing is kept";
 }
 

@@ -193,7 +193,7 @@ TEST(QuorumSpec, WhatMakesNoSenseIsRefusedWithTheRange) {
   job.training.aggregation = Aggregation::kArrival;
   EXPECT_THAT(std::string(ValidateJob(job).message()), HasSubstr("rank_order"));
   job = OfThree(0);
-  job.publish_codec = "onebit:min_elements=0,vectors=1";
+  job.settings.publish_codec = "onebit:min_elements=0,vectors=1";
   EXPECT_THAT(std::string(ValidateJob(job).message()), HasSubstr("differences"));
 }
 

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "comm/base/status.h"
 #include "comm/rpc/announcement.h"
+#include "comm/rpc/job_settings_proto.h"
 #include "server/service/backup_convert.h"
 
 namespace syncline {
@@ -41,15 +42,8 @@ NamedOptions ReadNamed(const v1::NamedOptions& in) {
 void WriteJob(const JobSpec& spec, v1::JobSpec& out) {
   out.set_name(spec.name);
   out.set_workers(spec.workers);
-  out.set_push_codec(spec.push_codec);
-  out.set_publish_codec(spec.publish_codec);
+  ToProto(spec.settings, out);
   ToProto(spec.training, *out.mutable_training());
-  v1::CheckpointSpec& checkpoint = *out.mutable_checkpoint();
-  checkpoint.set_every_steps(spec.checkpoint.every_steps);
-  checkpoint.set_every_seconds(spec.checkpoint.every_seconds);
-  checkpoint.set_keep(spec.checkpoint.keep);
-  checkpoint.set_resume(spec.checkpoint.resume);
-  out.set_durability(spec.durability);
   for (const TensorSpec& tensor : spec.tensors) {
     v1::TensorSpec& written = *out.add_tensors();
     written.set_name(tensor.name);
@@ -107,15 +101,8 @@ absl::Status ErrorOf(uint32_t code, const std::string& message) {
 JobSpec FromProto(const v1::JobSpec& in) {
   JobSpec spec{.name = in.name(),
                .workers = in.workers(),
-               .push_codec = in.push_codec(),
-               .publish_codec = in.publish_codec(),
+               .settings = JobSettingsOf(in),
                .training = FromProto(in.training())};
-  const v1::CheckpointSpec& checkpoint = in.checkpoint();
-  spec.checkpoint.every_steps = checkpoint.every_steps();
-  spec.checkpoint.every_seconds = checkpoint.every_seconds();
-  if (checkpoint.keep() > 0) spec.checkpoint.keep = checkpoint.keep();
-  if (!checkpoint.resume().empty()) spec.checkpoint.resume = checkpoint.resume();
-  if (!in.durability().empty()) spec.durability = in.durability();
   for (const v1::TensorSpec& tensor : in.tensors()) {
     spec.tensors.push_back({.name = tensor.name(),
                             .shape = {tensor.shape().begin(), tensor.shape().end()},

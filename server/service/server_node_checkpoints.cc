@@ -26,7 +26,8 @@ absl::Status ServerNode::AddCheckpoints(const ConfigureJob& configure,
   const JobSpec& spec = configure.declared->spec;
   if (configure.checkpoint_run == 0) return absl::OkStatus();
   if (saver_ == nullptr) {
-    if (!spec.checkpoint.IsScheduled() && !configure.resume_from) return absl::OkStatus();
+    if (!spec.settings.checkpoint_every.IsScheduled() && !configure.resume_from)
+      return absl::OkStatus();
     return absl::FailedPreconditionError(
         "this server has no place for checkpoints, and the coordinator has one; start it "
         "with the same --checkpoint-dir");

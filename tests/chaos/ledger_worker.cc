@@ -82,7 +82,7 @@ absl::Status WriteLedger(const LedgerFlags& flags,
 absl::Status RunLedger(const LedgerFlags& flags) {
   SYNCLINE_ASSIGN_OR_RETURN(SessionOptions options, SessionOptions::FromEnv());
   options.training.optimizer = {.name = "sgd", .values = {{"lr", 1.0}}};
-  options.push_codec = options.publish_codec = "fp32";
+  options.settings.push_codec = options.settings.publish_codec = "fp32";
   options.log = Logger::Create({});
   SYNCLINE_ASSIGN_OR_RETURN(const auto session, Session::Create(options));
   std::vector<LedgerTensor> tensors(flags.tensors);

@@ -16,7 +16,7 @@ const std::vector<uint64_t> kSpread = {1'000'000};  // blocks on all shards
 
 SessionOptions WithBackups(const Cluster& cluster, uint32_t rank) {
   SessionOptions options = cluster.Options(rank, 2);
-  options.durability = "peer";
+  options.settings.durability = "peer";
   return options;
 }
 

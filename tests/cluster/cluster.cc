@@ -51,8 +51,8 @@ SessionOptions Cluster::Options(uint32_t rank, uint32_t world_size,
   options.rank = rank;
   options.world_size = world_size;
   options.training.optimizer = {.name = "sgd", .values = {{"lr", 0.5}}};
-  options.push_codec = "fp32";
-  options.publish_codec = "fp32";
+  options.settings.push_codec = "fp32";
+  options.settings.publish_codec = "fp32";
   options.failure_timeout = options_.failure_timeout;
   options.start_timeout = kPatience;
   return options;

@@ -217,7 +217,7 @@ TEST(Modes, WhatDoesNotGoTogetherIsRefusedWithTheReason) {
   Cluster cluster({.servers = 1});
   SessionOptions options =
       WithMode(cluster.Options(0, 1), {.name = "ssp", .values = {{"staleness", 2}}});
-  options.publish_codec = "onebit:min_elements=0,vectors=1";
+  options.settings.publish_codec = "onebit:min_elements=0,vectors=1";
   Worker worker(options);
   const absl::Status refused = worker.session->Start(Worker::kAWhile);
   EXPECT_THAT(std::string(refused.message()),

@@ -311,7 +311,7 @@ class Flags(Saved):
             return done.stderr
 
         self.assertIn("--servers '-1' is no", refused("--servers", "-1"))
-        self.assertIn("--checkpoint-keep '0' is no", refused("--checkpoint-keep", "0"))
+        self.assertIn("checkpoint_keep is '0', allowed are whole numbers from 1 to 10000", refused("--checkpoint-keep", "0"))
         self.assertIn("write NAME=3", refused("--mode", "asp:3"))
         self.assertIn("is no checkpoint; name one", self.checkpoint("show", "test", "run", code=2))
 

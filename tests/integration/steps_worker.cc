@@ -129,8 +129,8 @@ absl::Status Run(const Flags& flags) {
   options.training.accumulate_on = flags.accumulate_here
                                        ? TrainingOptions::Accumulate::kWorker
                                        : TrainingOptions::Accumulate::kServer;
-  options.push_codec = flags.codec;
-  options.publish_codec = flags.publish_codec;
+  options.settings.push_codec = flags.codec;
+  options.settings.publish_codec = flags.publish_codec;
   options.log = Logger::Create({});
   std::vector<Tensor> tensors(3);
   const uint64_t sizes[] = {flags.elements, 300, 1};

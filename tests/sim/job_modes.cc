@@ -25,7 +25,7 @@ void FitToArrival(std::mt19937_64& random, TrainingSettings& training) {
 
 // What a mode does not take is replaced.
 JobSpec MadeValid(JobSpec job) {
-  if (!ValidateJob(job).ok()) job.push_codec = "bf16";
+  if (!ValidateJob(job).ok()) job.settings.push_codec = "bf16";
   if (!ValidateJob(job).ok()) {
     job.training.optimizer = {.name = "adamw", .options = {{"lr", 0.01}}};
   }
@@ -66,7 +66,7 @@ JobSpec FitToMode(std::string_view mode, std::mt19937_64& random, JobSpec job) {
   training.aggregation = Aggregation::kRankOrder;
   static constexpr std::array<const char*, 4> kDense = {"fp32", "bf16", "fp16",
                                                         "bf16-stochastic"};
-  job.publish_codec = kDense[random() % kDense.size()];
+  job.settings.publish_codec = kDense[random() % kDense.size()];
   if (mode == "quorum") {
     static constexpr std::array<double, 4> kGraces = {0, 3, 30, 400};
     training.mode = {
@@ -96,7 +96,7 @@ bool ServersDie(Restarts restarts) {
 
 JobSpec MadeDurable(JobSpec job, Restarts restarts) {
   if (ServersDie(restarts)) {
-    job.durability = restarts == Restarts::kBackups ? "peer" : "disk";
+    job.settings.durability = restarts == Restarts::kBackups ? "peer" : "disk";
     uint64_t& elements = job.tensors[0].shape[0];
     if (job.HasBackups()) elements = std::min<uint64_t>(elements, kTileElements + 17);
   }

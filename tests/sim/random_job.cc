@@ -136,29 +136,29 @@ void DrawCodecs(Random& random, JobSpec& job) {
   const auto draw = [&] { return RandomCodec(random); };
   const auto may_push = [&job](const std::string& codec) {
     JobSpec with = job;
-    with.push_codec = codec;
+    with.settings.push_codec = codec;
     return ValidateJob(with).ok();
   };
   const auto may_publish = [&job](const std::string& codec) {
     JobSpec with = job;
-    with.publish_codec = codec;
+    with.settings.publish_codec = codec;
     return ValidateJob(with).ok();
   };
   // Momentum on the workers takes the place of the optimizer's.
   if (job.training.aggregation == Aggregation::kRankOrder && OneIn(random, 16)) {
-    job.push_codec = "dgc:min_elements=0,vectors=1,ratio=0.05";
+    job.settings.push_codec = "dgc:min_elements=0,vectors=1,ratio=0.05";
     const TrainingSettings drawn = job.training;
     job.training.optimizer = {.options = {{"lr", 0.01}}};
     if (ValidateJob(job).ok()) {
-      job.publish_codec = DrawUntil(draw, may_publish, "bf16");
+      job.settings.publish_codec = DrawUntil(draw, may_publish, "bf16");
       return;
     }
     job.training = drawn;
   }
-  job.push_codec = DrawUntil(draw, may_push, "bf16");
+  job.settings.push_codec = DrawUntil(draw, may_push, "bf16");
   // Sums that do not depend on the order need values of few bits.
-  if (job.training.aggregation == Aggregation::kArrival) job.push_codec = "fp32";
-  job.publish_codec = DrawUntil(draw, may_publish, "bf16");
+  if (job.training.aggregation == Aggregation::kArrival) job.settings.push_codec = "fp32";
+  job.settings.publish_codec = DrawUntil(draw, may_publish, "bf16");
 }
 
 }  // namespace
@@ -187,8 +187,9 @@ std::string Describe(const JobSpec& job, const RunSize& size) {
       "workers=", size.workers, " servers=", size.engines.size(), " steps=", size.steps,
       " mode=", FormatNamedOptions(training.mode), " optimizer=",
       FormatNamedOptions({training.optimizer.name, training.optimizer.options}),
-      " state=", training.optimizer.state, " push=", job.push_codec,
-      " publish=", job.publish_codec, " gradient=", FormatOptionList(training.gradient),
+      " state=", training.optimizer.state, " push=", job.settings.push_codec,
+      " publish=", job.settings.publish_codec,
+      " gradient=", FormatOptionList(training.gradient),
       " scaling=", training.loss_scaling.name, " schedule=", training.schedule.name,
       " accumulate=", training.accumulate_steps,
       training.aggregation == Aggregation::kArrival ? " on arrival" : "",

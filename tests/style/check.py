@@ -19,15 +19,16 @@ MAX_README_LINES = 60
 MAX_SOURCE_LINES = 500
 
 # Who may include whom: area -> areas it may use beside itself. An area is a folder and all below it.
-COMM = ("comm/base", "comm/codec", "comm/device", "comm/compression", "comm/transport", "comm/collective", "comm/rpc")
+COMM = ("comm/base", "comm/codec", "comm/device", "comm/compression", "comm/job", "comm/transport", "comm/collective", "comm/rpc")
 MAY_INCLUDE = {
     "comm/base": (),
     "comm/codec": ("comm/base",),
     "comm/device": ("comm/base", "comm/codec"),
     "comm/compression": ("comm/base", "comm/codec"),
+    "comm/job": ("comm/base", "comm/compression"),
     "comm/transport": ("comm/base",),
     "comm/collective": ("comm/base", "comm/codec", "comm/compression", "comm/transport"),
-    "comm/rpc": ("comm/base", "proto"),
+    "comm/rpc": ("comm/base", "comm/job", "proto"),
     "proto": (),
     "server": (*COMM, "proto"),
     "worker": (*COMM, "proto"),

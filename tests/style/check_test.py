@@ -75,7 +75,7 @@ class StyleCheck(unittest.TestCase):
         self.assertNotIn("server", allowed["worker"])
         self.assertNotIn("comm/transport", allowed["comm/codec"])
         self.assertNotIn("comm/codec", allowed["comm/transport"])
-        self.assertEqual(allowed["comm/rpc"], ("comm/base", "proto"))
+        self.assertEqual(allowed["comm/rpc"], ("comm/base", "comm/job", "proto"))
         for area in check.COMM:
             self.assertFalse({"server", "worker", "cli", "tests"} & set(allowed[area]))
 

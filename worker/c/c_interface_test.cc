@@ -116,6 +116,10 @@ TEST_F(CInterface, OptionsReadBackAsTheyWereSet) {
       {"mode", "ssp:staleness=3"},
       {"push", "topk:ratio=0.01"},
       {"publish", "onebit"},
+      {"checkpoint_every", "10 min"},
+      {"checkpoint_keep", "7"},
+      {"resume", "run2-step500"},
+      {"durability", "peer"},
       {"failure_timeout", "20s"},
       {"start_timeout", "1m30s"},
       {"tls_cert", "c.pem"},
@@ -146,10 +150,15 @@ TEST_F(CInterface, RefusedOptionsNameWhatIsAllowedAndChangeNothing) {
   ExpectError(Set("optimizer", "adamw:lr"), SYNCLINE_INVALID_ARGUMENT, "'lr'");
   EXPECT_THAT(syncline_options_get(options_, "optimizer"), StrEq("sgd:lr=0.001"));
   EXPECT_EQ(syncline_last_error_exit_code(), 2);
-  ASSERT_EQ(Set("push", "int3"), SYNCLINE_OK);
+  ExpectError(Set("push", "int3"), SYNCLINE_INVALID_ARGUMENT, "int3");
+  ExpectError(
+      Set("durability", "paper"), SYNCLINE_INVALID_ARGUMENT,
+      "option durability: durability is 'paper', allowed are none, disk and peer");
+  EXPECT_THAT(syncline_options_get(options_, "durability"), StrEq("none"));
+  ASSERT_EQ(Set("codec_threads", "65"), SYNCLINE_OK);
   syncline_session* refused = nullptr;
   ExpectError(syncline_session_create(options_, &refused), SYNCLINE_INVALID_ARGUMENT,
-              "int3");
+              "codec_threads is 65");
   EXPECT_EQ(refused, nullptr);
 }
 

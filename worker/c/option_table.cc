@@ -139,6 +139,7 @@ constexpr Option OfPreset(std::string_view key) {
           [](const SessionOptions& options) { return std::string(PresetOf(options)); }};
 }
 
+// What is not the job's settings, which have a table of their own (comm/job).
 constexpr std::array kOptions = {
     Of<&SessionOptions::coordinator>("coordinator"),
     Of<&SessionOptions::job>("job"),
@@ -156,13 +157,7 @@ constexpr std::array kOptions = {
     OfEnum<&TrainingOptions::aggregation, kAggregation>("aggregation"),
     OfMode("mode"),
     OfPreset("preset"),
-    Of<&SessionOptions::push_codec>("push"),
-    Of<&SessionOptions::publish_codec>("publish"),
     Of<&SessionOptions::codec_threads>("codec_threads"),
-    Of<&SessionOptions::checkpoint_every>("checkpoint_every"),
-    Of<&SessionOptions::checkpoint_keep>("checkpoint_keep"),
-    Of<&SessionOptions::durability>("durability"),
-    Of<&SessionOptions::resume>("resume"),
     Of<&SessionOptions::failure_timeout>("failure_timeout"),
     Of<&SessionOptions::start_timeout>("start_timeout"),
     Of<&SessionOptions::tls_cert>("tls_cert"),
@@ -176,19 +171,31 @@ const Option* Find(std::string_view key) {
   return found == kOptions.end() ? nullptr : &*found;
 }
 
+const JobSetting* FindSetting(std::string_view key) {
+  const auto found = std::ranges::find(kJobSettings, key, &JobSetting::option);
+  return found == kJobSettings.end() ? nullptr : &*found;
+}
+
+absl::Status UnknownOption(std::string_view key) {
+  std::vector<std::string_view> keys;
+  for (const Option& one : kOptions) keys.push_back(one.key);
+  for (const JobSetting& one : kJobSettings) keys.push_back(one.option);
+  return absl::InvalidArgumentError(
+      absl::StrCat("there is no option '", std::string(key), "'", DidYouMean(key, keys)));
+}
+
 }  // namespace
 
 absl::Status SetOption(SessionOptions& options, std::string_view key,
                        const std::string& value) {
   const Option* option = Find(key);
-  if (option == nullptr) {
-    std::vector<std::string_view> keys;
-    for (const Option& one : kOptions) keys.push_back(one.key);
-    return absl::InvalidArgumentError(absl::StrCat(
-        "there is no option '", std::string(key), "'", DidYouMean(key, keys)));
-  }
+  const JobSetting* setting = FindSetting(key);
+  if (option == nullptr && setting == nullptr) return UnknownOption(key);
   SessionOptions changed = options;  // a value that is refused changes nothing
-  if (const absl::Status status = option->set(changed, value); !status.ok()) {
+  const absl::Status status = setting != nullptr
+                                  ? SetJobSetting(*setting, value, changed.settings)
+                                  : option->set(changed, value);
+  if (!status.ok()) {
     return absl::InvalidArgumentError(
         absl::StrCat("option ", std::string(key), ": ", status.message()));
   }
@@ -198,6 +205,9 @@ absl::Status SetOption(SessionOptions& options, std::string_view key,
 
 std::optional<std::string> GetOption(const SessionOptions& options,
                                      std::string_view key) {
+  if (const JobSetting* setting = FindSetting(key); setting != nullptr) {
+    return GetJobSetting(*setting, options.settings);
+  }
   const Option* option = Find(key);
   if (option == nullptr) return std::nullopt;
   return option->get(options);

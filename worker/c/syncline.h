@@ -110,8 +110,8 @@ SYNCLINE_API void syncline_options_free(syncline_options* options);
  * (apply|skip), accumulate_steps, accumulate_on (server|worker), aggregation (rank_order|arrival), mode ("bsp",
  * "bsp:quorum=3,grace_ms=20", "ssp:staleness=3" or "ssp:3", "asp:age_power=1"), push, publish, preset (diloco,
  * streaming-diloco, sparseloco, post-local-sgd: sets optimizer, push and publish, docs/local_sgd.md), codec_threads
- * ("auto", 0 to 64), checkpoint_every ("500 steps", "10 min"), checkpoint_keep, durability ("none", "disk", "peer"), resume (auto|latest|never|NAME),
- * failure_timeout ("10s"), start_timeout ("10m"), tls_cert, tls_key, tls_ca, identities.
+ * ("auto", 0 to 64), checkpoint_every ("500 steps", "10 min") and the other settings that all workers of a job say alike
+ * (docs/settings.md), failure_timeout ("10s"), start_timeout ("10m"), tls_cert, tls_key, tls_ca, identities.
  * INVALID_ARGUMENT names the key or the value and the nearest one that exists. What optimizers, schedules and transforms
  * there are the coordinator knows: it refuses others at syncline_start. */
 SYNCLINE_API syncline_code syncline_options_set(syncline_options* options,

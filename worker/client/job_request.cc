@@ -6,7 +6,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "comm/base/check.h"
 #include "comm/base/host_name.h"
 #include "comm/base/limits.h"
 #include "comm/base/printable.h"
@@ -14,9 +13,8 @@
 #include "comm/base/sync_mode.h"
 #include "comm/base/tiling.h"
 #include "comm/compression/residual_rate.h"
-#include "comm/compression/transfer.h"
 #include "comm/rpc/announcement.h"
-#include "worker/client/checkpoint_every.h"
+#include "comm/rpc/job_settings_proto.h"
 #include "worker/client/codec_threads.h"
 
 namespace syncline {
@@ -117,12 +115,7 @@ absl::Status CheckSessionOptions(const SessionOptions& options) {
     return absl::InvalidArgumentError("accumulate_steps is 0, but must be 1 or more");
   }
   SYNCLINE_RETURN_IF_ERROR(ParseSyncMode(options.training.mode).status());
-  if (const auto every = ParseCheckpointEvery(options.checkpoint_every); !every.ok()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("checkpoint_every: ", every.status().message()));
-  }
-  SYNCLINE_RETURN_IF_ERROR(
-      ParseTransfers(options.push_codec, options.publish_codec, {}).status());
+  SYNCLINE_RETURN_IF_ERROR(CheckJobSettings(options.settings));
   return Timeouts::Validate(options.failure_timeout);
 }
 
@@ -151,19 +144,10 @@ Announcement MakeAnnouncement(const SessionOptions& options,
   v1::JobSpec job;
   job.set_name(options.job);
   job.set_workers(options.world_size);
-  job.set_push_codec(options.push_codec);
-  job.set_publish_codec(options.publish_codec);
+  ToProto(options.settings, job);
   const auto& range = options.learning_rate_range;
   FillTraining(range ? WithRange(options.training, *range) : options.training,
                *job.mutable_training());
-  const auto every = ParseCheckpointEvery(options.checkpoint_every);
-  SYNCLINE_CHECK(every.ok());  // CheckSessionOptions has looked
-  v1::CheckpointSpec& checkpoint = *job.mutable_checkpoint();
-  checkpoint.set_every_steps(every->steps);
-  checkpoint.set_every_seconds(absl::ToDoubleSeconds(every->time));
-  checkpoint.set_keep(options.checkpoint_keep);
-  checkpoint.set_resume(options.resume);
-  job.set_durability(options.durability);
   for (const TensorOptions& tensor : tensors) {
     v1::TensorSpec& spec = *job.add_tensors();
     spec.set_name(tensor.name);

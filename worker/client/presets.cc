@@ -48,8 +48,8 @@ absl::Status ApplyPreset(std::string_view name, SessionOptions& options) {
     if (preset.name != name) continue;
     SYNCLINE_ASSIGN_OR_RETURN(options.training.optimizer,
                               ParseNamedOptions(preset.optimizer));
-    options.push_codec = preset.push;
-    options.publish_codec = preset.publish;
+    options.settings.push_codec = preset.push;
+    options.settings.publish_codec = preset.publish;
     return absl::OkStatus();
   }
   std::vector<std::string> written(names.begin(), names.end());
@@ -63,8 +63,8 @@ std::string_view PresetOf(const SessionOptions& options) {
     SessionOptions with = options;
     if (!ApplyPreset(preset.name, with).ok()) continue;
     if (with.training.optimizer == options.training.optimizer &&
-        with.push_codec == options.push_codec &&
-        with.publish_codec == options.publish_codec) {
+        with.settings.push_codec == options.settings.push_codec &&
+        with.settings.publish_codec == options.settings.publish_codec) {
       return preset.name;
     }
   }

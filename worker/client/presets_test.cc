@@ -20,7 +20,9 @@ TEST(Presets, SetOptimizerAndCodecsAndNothingElse) {
     ASSERT_TRUE(ApplyPreset(name, options).ok()) << name;
     EXPECT_EQ(PresetOf(options), name);
     EXPECT_EQ(options.training.optimizer.name, "sgd");
-    EXPECT_TRUE(ParseTransfers(options.push_codec, options.publish_codec, {}).ok());
+    EXPECT_TRUE(
+        ParseTransfers(options.settings.push_codec, options.settings.publish_codec, {})
+            .ok());
     EXPECT_EQ(options.job, "mine");
     EXPECT_EQ(options.rank, 3u);
   }
@@ -28,10 +30,10 @@ TEST(Presets, SetOptimizerAndCodecsAndNothingElse) {
   const OptionValues nesterov = {{"lr", 0.7}, {"momentum", 0.9}, {"nesterov", 1}};
   EXPECT_EQ(options.training.optimizer.values, nesterov);
   ASSERT_TRUE(ApplyPreset("sparseloco", options).ok());
-  EXPECT_EQ(options.push_codec, "sparseloco");
+  EXPECT_EQ(options.settings.push_codec, "sparseloco");
   const OptionValues plain = {{"lr", 1}};
   EXPECT_EQ(options.training.optimizer.values, plain) << "error feedback is its momentum";
-  options.push_codec = "int8";
+  options.settings.push_codec = "int8";
   EXPECT_EQ(PresetOf(options), "") << "changed since";
 }
 
@@ -39,7 +41,7 @@ TEST(Presets, UnknownNamesAreRefusedWithTheNearest) {
   SessionOptions options;
   EXPECT_THAT(std::string(ApplyPreset("sparseloko", options).message()),
               AllOf(HasSubstr("did you mean 'sparseloco'"), HasSubstr("diloco")));
-  EXPECT_EQ(options.push_codec, "bf16");
+  EXPECT_EQ(options.settings.push_codec, "bf16");
 }
 
 }  // namespace

@@ -66,6 +66,7 @@
 #include "comm/base/options.h"
 #include "comm/base/step_phases.h"
 #include "comm/base/timeouts.h"
+#include "comm/job/job_settings.h"
 #include "worker/client/seed_state.h"
 #include "worker/client/tensor_memory.h"
 
@@ -99,23 +100,12 @@ struct SessionOptions {
   uint32_t world_size = 1;  // WORLD_SIZE: the job begins when so many workers have joined
 
   TrainingOptions training = {};
-  // How gradients and weights travel: "fp32", "int8", "topk:ratio=0.01", ...
-  // (docs/compression.md). The same for all workers.
-  std::string push_codec = "bf16";
-  std::string publish_codec = "bf16";
+  // How gradients and weights travel, when the job is saved, what it begins with, what
+  // outlives servers (docs/settings.md). The same for all workers.
+  JobSettings settings = {};  // SYNCLINE_DURABILITY, ...: VariableOf
   // Threads of this process that encode and decode beside the one that sends and receives:
   // 0 to 64; by default half of its cores, 4 at most. With 0 that one does it, by the block.
   std::optional<uint32_t> codec_threads = std::nullopt;  // SYNCLINE_CODEC_THREADS
-
-  // When servers save the job ("500 steps", "10 min"; empty: only when asked to), how many
-  // checkpoints stay, and what the job begins with: "auto" (the latest, if there is one),
-  // "latest", "never", or the name of one. docs/checkpoints.md. The same for all workers.
-  std::string checkpoint_every = {};  // SYNCLINE_CHECKPOINT_EVERY
-  // "disk": servers journal each step; "peer": each has a backup in another one's memory;
-  // "none": neither (docs/durability.md).
-  std::string durability = "none";  // SYNCLINE_DURABILITY
-  uint32_t checkpoint_keep = 3;     // SYNCLINE_CHECKPOINT_KEEP
-  std::string resume = "auto";      // SYNCLINE_RESUME
 
   // SYNCLINE_LR_RANGE=FIRST:LAST:STEPS, set by `syncline lr-range`: the job sweeps
   // through these learning rates instead of its own.

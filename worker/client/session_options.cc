@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "comm/base/limits.h"
+#include "comm/base/printable.h"
 #include "comm/base/status.h"
 #include "comm/base/sync_mode.h"
 #include "worker/client/session.h"
@@ -65,6 +66,23 @@ absl::Status ReadDmlc(SessionOptions& options) {
   return ReadNumber(std::array{"DMLC_NUM_WORKER"}, options.world_size);
 }
 
+// What a launcher was told, which the program may still change.
+absl::Status ReadJobSettings(JobSettings& settings) {
+  for (const JobSetting& setting : kJobSettings) {
+    if (setting.said_by == SaidBy::kProgram) continue;
+    const std::string variable = VariableOf(setting);
+    std::string value;
+    ReadText(variable.c_str(), value);
+    if (value.empty()) continue;
+    const absl::Status read = SetJobSetting(setting, value, settings);
+    if (read.ok()) continue;
+    return absl::InvalidArgumentError(absl::StrCat("environment variable ", variable, "=",
+                                                   Printable(value), ": ",
+                                                   std::string(read.message())));
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<SessionOptions::LearningRateRange> ParseRange(const std::string& text) {
   const std::vector<std::string> parts = absl::StrSplit(text, ':');
   SessionOptions::LearningRateRange range;
@@ -93,11 +111,7 @@ absl::StatusOr<SessionOptions> SessionOptions::FromEnv() {
   SYNCLINE_RETURN_IF_ERROR(ReadNumber(kRankVariables, options.rank));
   SYNCLINE_RETURN_IF_ERROR(ReadNumber(kWorldSizeVariables, options.world_size));
   SYNCLINE_RETURN_IF_ERROR(ReadDmlc(options));
-  ReadText("SYNCLINE_CHECKPOINT_EVERY", options.checkpoint_every);
-  ReadText("SYNCLINE_RESUME", options.resume);
-  ReadText("SYNCLINE_DURABILITY", options.durability);
-  SYNCLINE_RETURN_IF_ERROR(
-      ReadNumber(std::array{"SYNCLINE_CHECKPOINT_KEEP"}, options.checkpoint_keep));
+  SYNCLINE_RETURN_IF_ERROR(ReadJobSettings(options.settings));
   if (IsSet("SYNCLINE_CODEC_THREADS")) {
     SYNCLINE_RETURN_IF_ERROR(ReadNumber(std::array{"SYNCLINE_CODEC_THREADS"},
                                         options.codec_threads.emplace()));

@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "worker/client/job_request.h"
 #include "worker/client/session.h"
 
@@ -92,6 +93,27 @@ TEST_F(SessionOptionsTest, TakesTheModeThatALauncherNames) {
   unsetenv("SYNCLINE_MODE");
 }
 
+TEST_F(SessionOptionsTest, TakesTheSettingsThatALauncherWasTold) {
+  setenv("SYNCLINE_CHECKPOINT_EVERY", "10 min", 1);
+  setenv("SYNCLINE_CHECKPOINT_KEEP", "7", 1);
+  setenv("SYNCLINE_RESUME", "latest", 1);
+  setenv("SYNCLINE_DURABILITY", "disk", 1);
+  setenv("SYNCLINE_PUSH_CODEC", "int8", 1);  // what the program alone says
+  EXPECT_EQ(SessionOptions::FromEnv()->settings,
+            (JobSettings{.checkpoint_every = {.seconds = 600},
+                         .checkpoint_keep = 7,
+                         .resume = "latest",
+                         .durability = "disk"}));
+  setenv("SYNCLINE_DURABILITY", "paper", 1);
+  EXPECT_EQ(SessionOptions::FromEnv().status().message(),
+            "environment variable SYNCLINE_DURABILITY=paper: durability is 'paper', "
+            "allowed are none, disk and peer");
+  for (const char* name :
+       {"CHECKPOINT_EVERY", "CHECKPOINT_KEEP", "RESUME", "DURABILITY", "PUSH_CODEC"}) {
+    unsetenv(absl::StrCat("SYNCLINE_", name).c_str());
+  }
+}
+
 TEST_F(SessionOptionsTest, NamesTheVariableThatMakesNoSense) {
   setenv("WORLD_SIZE", "four", 1);
   EXPECT_THAT(std::string(SessionOptions::FromEnv().status().message()),
@@ -103,7 +125,7 @@ TEST_F(SessionOptionsTest, NamesTheVariableThatMakesNoSense) {
 }
 
 TEST_F(SessionOptionsTest, RefusesUnknownCodecsAndRanksOutOfRange) {
-  EXPECT_FALSE(Session::Create({.push_codec = "int3"}).ok());
+  EXPECT_FALSE(Session::Create({.settings = {.push_codec = "int3"}}).ok());
   EXPECT_FALSE(Session::Create({.rank = 1u << 20}).ok());
   EXPECT_FALSE(Session::Create({.world_size = 0}).ok());
   EXPECT_FALSE(Session::Create({.failure_timeout = absl::Milliseconds(1)}).ok());

@@ -33,7 +33,7 @@ std::string Session::Impl::NameOf(uint32_t tensor) {
 }
 
 absl::Status Session::Impl::SaveResiduals(const std::string& path) {
-  const std::string codec = CanonicalTransfer(options_.push_codec);
+  const std::string codec = CanonicalTransfer(options_.settings.push_codec);
   return WithMemories([&](DataPlane::Memories memories) {
     std::vector<ResidualPart> parts;
     std::vector<std::vector<GradientUnits>> units(memories.size());
@@ -53,7 +53,7 @@ absl::Status Session::Impl::SaveResiduals(const std::string& path) {
 
 absl::Status Session::Impl::RestoreResiduals(const std::string& path) {
   SYNCLINE_ASSIGN_OR_RETURN(const std::vector<SavedResidual> saved, ReadResiduals(path));
-  const std::string codec = CanonicalTransfer(options_.push_codec);
+  const std::string codec = CanonicalTransfer(options_.settings.push_codec);
   return WithMemories([&](DataPlane::Memories memories) {
     for (uint32_t i = 0; i < memories.size(); ++i) {
       if (memories[i]->residual().empty()) continue;

@@ -160,8 +160,9 @@ absl::Status Session::Impl::StartDataPlane() {
       elements.push_back(tensor.elements);
       shapes.push_back(Transfer::ShapeOf(tensor.options.name, tensor.options.shape));
     }
-    SYNCLINE_ASSIGN_OR_RETURN(
-        transfers, ParseTransfers(options_.push_codec, options_.publish_codec, shapes));
+    SYNCLINE_ASSIGN_OR_RETURN(transfers,
+                              ParseTransfers(options_.settings.push_codec,
+                                             options_.settings.publish_codec, shapes));
     for (size_t i = 0; i < tensors_.size(); ++i) {
       weights.push_back(Open(tensors_[i], transfers[i].publish));
       if (Device* const device = tensors_[i].memory.device) {

@@ -14,8 +14,8 @@ absl::StatusOr<std::unique_ptr<SessionExchange>> SessionExchange::Join(
   options.training.optimizer = optimizer.optimizer;
   options.training.schedule = optimizer.schedule;
   options.training.gradient = optimizer.gradient;
-  options.push_codec = codecs.push;
-  options.publish_codec = codecs.publish;
+  options.settings.push_codec = codecs.push;
+  options.settings.publish_codec = codecs.publish;
   SYNCLINE_ASSIGN_OR_RETURN(std::unique_ptr<Session> session, Session::Create(options));
   std::unique_ptr<SessionExchange> exchange(new SessionExchange(std::move(session)));
   SYNCLINE_RETURN_IF_ERROR(exchange->Declare(parameters));

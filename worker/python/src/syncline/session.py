@@ -64,8 +64,7 @@ class Session(_lent.Allocator):
     ("torch"), nonfinite_steps ("skip"), accumulate_steps, accumulate_on, aggregation, mode ("ssp:3", "bsp:quorum=3"),
     push ("topk:ratio=0.01"), publish ("int8"), preset ("sparseloco": sets optimizer, push and publish), codec_threads
     (threads that encode and decode beside the one that sends; "auto": half of the cores, 4 at most; 0: none), checkpoint_every
-    ("500 steps"), checkpoint_keep,
-    durability ("disk", "peer"), resume ("latest"),
+    ("500 steps"), durability ("disk") and the other settings that all workers of a job say alike (docs/settings.md),
     failure_timeout ("10s"), start_timeout ("10m"), tls_cert, tls_key, tls_ca. What is not given
     comes from the environment that `syncline run`, torchrun, Slurm, Kubernetes and Open MPI set.
 

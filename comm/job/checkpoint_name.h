@@ -1,0 +1,31 @@
+// Names of checkpoints, "run2-step500", and what a job may begin with.
+//
+// Thread safety: pure functions.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "absl/status/status.h"
+
+namespace syncline {
+
+struct CheckpointName {
+  uint32_t run = 0;
+  uint64_t step = 0;
+
+  std::string ToString() const;  // "run2-step500"
+  static std::optional<CheckpointName> Parse(const std::string& name);
+
+  bool operator==(const CheckpointName&) const = default;
+  bool operator<(const CheckpointName& other) const {
+    return run != other.run ? run < other.run : step < other.step;
+  }
+};
+
+// OK for "auto" (the latest checkpoint, if there is one), "latest", "never", and a
+// checkpoint's name; InvalidArgument lists them.
+absl::Status CheckResume(const std::string& resume);
+
+}  // namespace syncline

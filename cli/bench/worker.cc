@@ -215,8 +215,8 @@ SessionOptions Configured(SessionOptions session, const BenchWorkerOptions& opti
   if (options.optimizer == "sgd") {
     session.training.optimizer.values["momentum"] = kMomentum;
   }
-  session.push_codec = options.codec;
-  session.publish_codec = options.codec;
+  session.settings.push_codec = options.codec;
+  session.settings.publish_codec = options.codec;
   return session;
 }
 

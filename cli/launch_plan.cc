@@ -177,16 +177,16 @@ absl::StatusOr<Sizes> WorkOutSizes(const RunOptions& options, const Machine& mac
   return sizes;
 }
 
-absl::Status CheckMode(const std::string& mode, int workers) {
+absl::Status CheckMode(const std::string& mode, int members) {
   if (mode.empty()) return absl::OkStatus();
   const absl::StatusOr<NamedOptions> named = ParseModeText(mode);
   const auto parsed = named.ok() ? ParseSyncMode(*named) : named.status();
   const absl::Status& known = parsed.status();
   if (known.ok() && parsed->quorum != kMaxWorkers &&
-      parsed->quorum > static_cast<uint64_t>(workers)) {
+      parsed->quorum > static_cast<uint64_t>(members)) {
     return Usage(absl::StrCat("--mode ", Printable(mode), ": the quorum is ",
-                              parsed->quorum, ", allowed are 1 to ", workers,
-                              ", the job's workers"));
+                              parsed->quorum, ", allowed are 1 to ", members,
+                              ", the job's workers (with --local-aggregation: hosts)"));
   }
   if (known.ok()) return absl::OkStatus();
   return Usage(
@@ -282,6 +282,7 @@ absl::Status CheckWithoutServers(const RunOptions& options) {
       {"--journal-dir", !options.journal_dir.empty()},
       {"--journal-snapshot-factor", options.journal_snapshot_factor.has_value()},
       {"--mode", !options.mode.empty()},
+      {"--local-aggregation", options.local_aggregation},
       {"--data-plane", !options.data_plane.empty()},
       {"--engine-threads", options.engine_threads > 0}};
   for (const JobSetting& setting : kJobSettings) {
@@ -364,8 +365,10 @@ std::vector<std::pair<std::string, std::string>> WorkerEnvironment(
       {"SYNCLINE_JOB", options.job},
       {"SYNCLINE_WORKERS", absl::StrCat(sizes.world)},
   };
+  const std::string aggregation = options.local_aggregation ? "1" : "";
   const std::pair<const char*, const std::string&> optional[] = {
       {"SYNCLINE_MODE", options.mode},
+      {"SYNCLINE_LOCAL_AGGREGATION", aggregation},
       {"SYNCLINE_RUN_ID", options.run_id},
       {"SYNCLINE_GROUP_ADDRESS", options.local_addr},
       {"SYNCLINE_TLS_CERT", options.tls.cert_file},
@@ -396,7 +399,8 @@ absl::StatusOr<LaunchPlan> MakeLaunchPlan(const RunOptions& options,
                                           const Machine& machine) {
   SYNCLINE_RETURN_IF_ERROR(CheckTheRest(options));
   SYNCLINE_ASSIGN_OR_RETURN(const Sizes sizes, WorkOutSizes(options, machine));
-  SYNCLINE_RETURN_IF_ERROR(CheckMode(options.mode, sizes.world));
+  SYNCLINE_RETURN_IF_ERROR(CheckMode(
+      options.mode, options.local_aggregation ? sizes.world / sizes.local : sizes.world));
   LaunchPlan plan;
   SYNCLINE_ASSIGN_OR_RETURN(
       plan.failure_timeout,

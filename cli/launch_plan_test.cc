@@ -47,6 +47,17 @@ TEST(LaunchPlan, TakesCertificatesForItsWorkersOnly) {
   EXPECT_THAT(refusal(options), HasSubstr("cannot read --tls-cert 'a.crt'"));
 }
 
+TEST(LaunchPlan, TellsWorkersToSendAsOneHost) {
+  RunOptions options = Program();
+  EXPECT_EQ(EnvironmentOf(MakeLaunchPlan(options, {})->workers[0])
+                .count("SYNCLINE_LOCAL_AGGREGATION"),
+            0u);
+  options.local_aggregation = true;
+  EXPECT_EQ(EnvironmentOf(MakeLaunchPlan(options, {})->workers[0])
+                .at("SYNCLINE_LOCAL_AGGREGATION"),
+            "1");
+}
+
 TEST(LaunchPlan, TellsWorkersTheirModeAndWhatIsWrongWithIt) {
   RunOptions options = Program();
   EXPECT_EQ(EnvironmentOf(MakeLaunchPlan(options, {})->workers[0]).count("SYNCLINE_MODE"),
@@ -356,6 +367,13 @@ TEST(LaunchPlan, RefusesFlagsThatContradictEachOther) {
           "this host has no worker 2, only 0 to 1");
   refused([](RunOptions& o) { o.workers = 2, o.mode = "bsp:quorum=3"; },
           "allowed are 1 to 2");
+  refused(
+      [](RunOptions& o) {
+        o.workers = 2, o.mode = "bsp:quorum=2", o.local_aggregation = true;
+      },
+      "allowed are 1 to 1");
+  refused([](RunOptions& o) { o.servers = 0, o.local_aggregation = true; },
+          "--local-aggregation is of servers");
   refused([](RunOptions& o) { o.min_workers = 2; }, "--min-workers");
   refused([](RunOptions& o) { o.engine_threads = 65; }, "--engine-threads");
   refused([](RunOptions& o) { o.failure_timeout = "soon"; }, "--failure-timeout");

@@ -86,6 +86,10 @@ void AddServiceFlags(CLI::App& command, RunOptions& options) {
   command.add_option("--mode", options.mode,
                      "Who waits for whom: bsp, bsp:quorum=3,grace_ms=20, ssp:3 or asp "
                      "(default: the program's, or bsp)");
+  command.add_flag(
+      "--local-aggregation", options.local_aggregation,
+      "The workers of a host add up their gradients and send them once, and get weights "
+      "once: programs with syncline.torch.Optimizer on CPUs (docs/pytorch.md)");
 }
 
 void AddDurabilityFlags(CLI::App& command, RunOptions& options) {

@@ -15,6 +15,7 @@ from syncline.errors import FailedPrecondition, InvalidArgument
 from syncline.session import Option, Session, Tensor
 from syncline.torch._bucket import Bucket
 from syncline.torch._groups import merged
+from syncline.torch._host_place import warn_unheeded
 
 # Weights become minus the mean gradient of the step, whatever they were (server/optimizer/README.md).
 _MEAN = "sgd:lr=1,replace=1"
@@ -33,6 +34,7 @@ class Averager:
             raise InvalidArgument(f"publish={publish!r}: a mean gradient comes as {', '.join(_PUBLISHED)}; push= may be any codec")
         settings = merged({"optimizer": _MEAN, "push": push, "publish": publish, "gradient": gradient, "mode": mode}, session or {})
         _check_mode(settings["mode"])
+        warn_unheeded("wrap and the DDP hook")
         self.session = Session(**settings)
         self._tensors: dict[int, Tensor] = {}
         try:

@@ -13,6 +13,7 @@ from syncline.session import Option, Session
 from syncline.torch._decoupled import LateRounds, has_quorum
 from syncline.torch._fragment import Fragment, Replica, cut
 from syncline.torch._groups import merged, option_string
+from syncline.torch._host_place import warn_unheeded
 from syncline.torch._presets import settings_of
 from syncline.torch._rhythm import Every, Rhythm
 from syncline.torch._spelling import check_spelling
@@ -67,6 +68,7 @@ class LocalSGD(torch.optim.Optimizer):
         settings = option_string({"lr": lr, **options})
         given = merged({"optimizer": f"{outer}:{settings}", "push": push, "publish": publish, "mode": mode}, session or {})
         is_decoupled = has_quorum(given.get("mode"), fragments)
+        warn_unheeded(type(self).__name__)
         self.session = Session(**given)
         self.session.steps_are = "rounds"
         if samples == 1:  # unless told otherwise each step counts as one

@@ -18,6 +18,8 @@ from syncline.torch._anew import Meeting
 from syncline.torch._check import WeightCheck
 from syncline.torch._exactly_once import ExactlyOnceSampler
 from syncline.torch._hooks import Hook, ReadHook
+from syncline.torch._host_place import is_wanted
+from syncline.torch._host_session import HostSession, open_session
 from syncline.torch._sent import SCALES_THERE
 from syncline.torch._spelling import check_spelling
 from syncline.torch._weight import Weight, memory_order
@@ -53,13 +55,17 @@ class Optimizer(torch.optim.Optimizer):
     they differ: with the first rank, tensor and index, and the step (docs/pytorch.md).
 
     `sampler` is a syncline.torch.elastic.ExactlyOnceSampler, for jobs whose workers come and go.
+
+    With `local_aggregation` the ranks of a host add up their gradients and send them once, and weights come once for all of them
+    (docs/pytorch.md#one-gradient-for-each-host); None: as `syncline run --local-aggregation` says, or not.
     """
 
     def __init__(self, model: torch.nn.Module, optimizer: str = "sgd", lr: Optional[float] = None, *,
                  params: Optional[Iterable[Any]] = None, push: Option = None, publish: Option = None,
                  schedule: Option = None, gradient: Option = None, loss_scaling: Option = None, mode: Option = None,
                  samples: int = 1, state_dict: Optional[Mapping[str, Any]] = None, sampler: Optional[ExactlyOnceSampler] = None,
-                 check: Option = None, session: Optional[Mapping[str, Option]] = None, **options: Any) -> None:
+                 check: Option = None, local_aggregation: Optional[bool] = None,
+                 session: Optional[Mapping[str, Option]] = None, **options: Any) -> None:
         _exit.set_up()
         _check_kinds(model, optimizer)
         check_spelling(type(self), options)
@@ -87,12 +93,16 @@ class Optimizer(torch.optim.Optimizer):
         if sampler is not None:
             self._settings = sampler.settings(self._settings)
         self._trains_all = params is None
+        self._aggregates = is_wanted(local_aggregation)
         self._join(state_dict)
 
     def _join(self, state_dict: Optional[Mapping[str, Any]] = None) -> None:
-        self.session = Session(**self._settings)
+        self.session = open_session(self._settings) if self._aggregates else Session(**self._settings)
         self._settings["job"] = self.session.job  # when it joins again, other sessions may have come or gone
         try:
+            if self._sampler is not None and isinstance(self.session, HostSession):
+                raise InvalidArgument("sampler= is not for local aggregation: it counts whose contribution each step was made of, and here that is "
+                                      "a whole host's; leave local_aggregation out, or take an ElasticDistributedSampler")
             self._declare(self._trains_all)
             given = None if state_dict is None else self._give(state_dict)
             self.session.start()

@@ -1,0 +1,435 @@
+"""A rank's place in a job whose members are hosts: what a Session is, but gradients go to the host's leader (`_host_hub.py`)."""
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import select
+import sys
+import threading
+import time
+from collections.abc import Iterable, Mapping
+from typing import Any, Optional, Union
+
+from syncline import _log, _names, _staging, session as sessions
+from syncline._calls import Calls
+from syncline._durations import seconds_of
+from syncline._library import FLOAT32, Options
+from syncline._memory import memory_of
+from syncline._report import PHASES, Stats
+from syncline.errors import DeadlineExceeded, Dropped, Error, FailedPrecondition, InvalidArgument, SessionClosed
+from syncline.session import Option, Session, Tensor
+from syncline.torch import _host_wire as wire
+from syncline.torch._host_hub import PATIENCE, Hub, Setup
+from syncline.torch._host_place import HostPlace, place_of
+
+_SLICE_S = 0.1
+_LOOK_AGAIN_S = 0.02
+_CLOSED = "the session was closed"
+# Of its options, what ranks of a host need not have alike.
+_OWN = ("coordinator", "rank", "world_size", "tls_cert", "tls_key", "tls_ca", "identities", "codec_threads", "failure_timeout", "start_timeout")
+
+
+def open_session(settings: Mapping[str, Option]) -> Session:
+    """Of the rank that the settings and the environment say: one of its host's, where that has several."""
+    options = Options()
+    try:
+        for key, value in settings.items():
+            if value is not None:
+                options[key] = value
+        rank, ranks = int(options["rank"]), int(options["world_size"])
+        has_servers = settings.get("coordinator") is not None or os.environ.get("SYNCLINE_COORDINATOR")
+        if ranks == 1 or not has_servers or (place := place_of(rank, ranks)).local_ranks == 1:
+            return Session(**settings)  # which says what is missing
+        if int(options["accumulate_steps"]) > 1:
+            raise InvalidArgument("accumulate_steps is not for local aggregation: accumulate in no_sync()")
+        return HostSession(place, settings, options)
+    finally:
+        options.free()
+
+
+class HostSession(Session):
+    """All ranks of the host make one, with the same tensors and options. Its leader's holds the session with the servers.
+
+    What lossy encodings keep is the host's, and with its leader: save_residuals and restore_residuals do nothing on the others.
+    """
+
+    def __init__(self, place: HostPlace, settings: Mapping[str, Option], options: Options) -> None:
+        self._place = place
+        self._calls = Calls()
+        self._calls.why_closed = "with local aggregation a session has no such call"
+        self._stage = _staging.Stage()
+        self._hub: Optional[Hub] = None
+        self._link: Optional[wire.Link] = None
+        self._inner: Optional[Session] = None
+        self._closed = ""
+        self._failure: Optional[Error] = None
+        self._declared: list[tuple[Tensor, dict[str, Any]]] = []
+        self._given_states: list[tuple[Tensor, int, Iterable[Any]]] = []
+        self._first = self._rounds = 0
+        self._begun_now: set[int] = set()
+        self._pushed: dict[int, int] = {}  # by tensor: steps that it was pushed or skipped in,
+        self._arrived: dict[int, int] = {}  # after which there are new weights,
+        self._taken: dict[int, int] = {}  # and which are in place
+        self._factors: dict[int, float] = {}
+        self._ended, self._scale = 0, 1.0  # steps whose weights all have arrived; the loss scale after them
+        self._questions, self._answers = 0, dict[int, Any]()
+        self._lock = threading.RLock()  # who reads messages
+        self._waited_s, self._began = 0.0, time.monotonic()
+        coordinator, job = options["coordinator"], options["job"]
+        self._patience = seconds_of(options["failure_timeout"])
+        self._start_timeout = seconds_of(options["start_timeout"])
+        self.job = _names.take(self._calls, (coordinator, options["rank"]), job, settings.get("job"))
+        self._address = wire.address_of(coordinator, self.job, options["run_id"], place.host)
+        self._same = sorted((key, str(value)) for key, value in settings.items() if value is not None and key not in _OWN)
+        try:
+            if place.is_leader:
+                own: dict[str, Option] = {**settings, "job": self.job, "rank": place.host, "world_size": place.hosts}
+                self._inner = Session(**own)
+                sessions._open_sessions.discard(self._inner)
+        except BaseException:
+            _names.leave(self._calls)
+            raise
+        sessions._open_sessions.add(self)
+        _log.logger.info("local aggregation: rank %d %s", self.rank, f"sends for the {place.local_ranks} ranks of this host" if place.is_leader
+                         else f"gives its gradients to rank {place.rank_of(0)}")
+
+    # ---- before the first step ----
+
+    def declare(self, name: str, weights: Any, *, learning_rate_scale: float = 1, options: str = "", state: str = "",
+                frozen: bool = False) -> Tensor:
+        """As Session's, in host memory. It is declared to the servers by `start`."""
+        self._check_open()
+        if getattr(getattr(weights, "device", None), "type", "cpu") != "cpu":
+            raise InvalidArgument(f"{name}: is on {weights.device}, and local aggregation is for models in host memory; leave "
+                                  "local_aggregation out, and each rank sends by itself")
+        tensor = Tensor(len(self._declared), name, weights, memory_of(weights, name), frozen)
+        self._declared.append((tensor, {"learning_rate_scale": learning_rate_scale, "options": options, "state": state, "frozen": frozen}))
+        if not frozen:
+            self._pushed[tensor.id] = self._arrived[tensor.id] = self._taken[tensor.id] = 0
+        return tensor
+
+    def set_state(self, tensor: Tensor, updates: int, arrays: Iterable[Any]) -> None:
+        """As Session's. The leader's counts, and all give the same."""
+        self._given_states.append((tensor, updates, arrays))
+
+    def start(self, timeout: Optional[float] = None) -> None:
+        """As Session's: waits for the host's other ranks, too."""
+        self._check_open()
+        deadline = time.monotonic() + (self._start_timeout if timeout is None else timeout)
+        layout = wire.Layout([tensor.memory for tensor, _ in self._declared])
+        self._gradients_region = wire.Region(layout)
+        if self._inner is not None:
+            self._lead(self._inner, layout)
+        self._link = self._connect(deadline)
+        hello = wire.record(wire.HELLO, local_rank=self._place.local_rank, digest=self._digest())
+        self._send(hello, self._gradients_region.descriptor)
+        self._weights_region: Optional[wire.Region] = None
+        self._layout = layout
+        self._await(lambda: self._weights_region is not None, deadline, "the host's other ranks, or the job, to begin")
+        for tensor, _ in self._declared:
+            self._land(tensor)
+        self._given_states.clear()
+        self._began = time.monotonic()
+
+    def _lead(self, inner: Session, layout: wire.Layout) -> None:
+        weights = wire.Region(layout)
+        shared = []
+        for tensor, options in self._declared:
+            weights.write(tensor.id, tensor.memory.address)
+            shared.append(inner.declare(tensor.name, weights.tensor(tensor.id), **options))
+        for tensor, updates, arrays in self._given_states:
+            inner.set_state(shared[tensor.id], updates, arrays)
+        self._hub = Hub(self._address, Setup(self._place, inner, shared, layout, weights, self._digest(), self._patience, self._start_timeout))
+
+    def _connect(self, deadline: float) -> wire.Link:
+        while True:
+            try:
+                return wire.connect(self._address)
+            except OSError as error:
+                if time.monotonic() > deadline:
+                    raise DeadlineExceeded(
+                        f"rank {self._place.rank_of(0)}, which sends for all ranks of this host, was not met in time ({error}): has its process "
+                        "ended, or does it run without local aggregation?") from error
+            time.sleep(_LOOK_AGAIN_S)
+
+    def _digest(self) -> str:
+        declared = [(tensor.name, tensor.memory.shape, tensor.memory.dtype, sorted(options.items())) for tensor, options in self._declared]
+        return hashlib.blake2b(repr((self._same, declared)).encode(), digest_size=16).hexdigest()
+
+    # ---- messages ----
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise SessionClosed(self._closed)
+        if self._failure is not None:
+            raise self._failure.with_traceback(None)
+
+    def _fail(self, error: Error) -> None:
+        self._failure = error
+        self._calls.is_lost = True
+        raise error
+
+    def _send(self, message: bytes, *descriptors: int) -> None:
+        self._check_open()
+        if self._link is None:
+            raise FailedPrecondition("the session is not started")
+        try:
+            self._link.send(message, descriptors)
+        except OSError:
+            self._await(lambda: False, None, "")  # reads why
+
+    def _await(self, is_there: Any, deadline: Optional[float], what: str) -> None:
+        """Reads messages until it is there. So that Python handles signals, no call blocks for long."""
+        heard = time.monotonic()
+        while True:
+            with self._lock:
+                self._check_open()
+                if is_there():
+                    return
+                if self._read():
+                    heard = time.monotonic()
+                    continue
+            now = time.monotonic()
+            if deadline is not None and now >= deadline:
+                raise DeadlineExceeded(f"waited in vain for {what}")
+            if now - heard > PATIENCE * self._patience:
+                self._fail(Dropped(f"rank {self._place.rank_of(0)}, which sends for all ranks of this host, has said nothing for {now - heard:.0f} s: "
+                                   "it hangs, or was stopped; start this rank again"))
+
+    def _read(self) -> bool:
+        """One message, if one comes soon."""
+        assert self._link is not None
+        readable, _, _ = select.select([self._link.socket], [], [], _SLICE_S)
+        if not readable:
+            return False
+        try:
+            message, descriptors = self._link.receive()
+        except OSError:
+            message, descriptors = b"", []
+        if not message:
+            self._fail(Dropped(f"rank {self._place.rank_of(0)}, which sends for all ranks of this host, is gone, and its session with it: start "
+                               "this rank again, as `syncline run --max-restarts` does"))
+        kind, said = wire.parse(message)
+        if kind == wire.VIEW:
+            self._arrived[said[0]] = said[1] + 1 - self._first
+        elif kind == wire.END:
+            self._ended, self._scale = said[0] + 1 - self._first, said[1]
+        elif kind == wire.WELCOME:
+            self._first, self._scale = said["step"], said["loss_scale"]
+            self._weights_region = wire.Region(self._layout, descriptors[0])
+        elif kind == wire.ANSWER:
+            self._answers[said["id"]] = said
+        elif kind == wire.FAILED:
+            self._fail(wire.error_in(said))
+        return True
+
+    def _inquire(self, what: str, *descriptors: int, timeout: Optional[float] = None, **fields: Any) -> Any:
+        with self._lock:
+            self._questions += 1
+            number = self._questions
+        self._send(wire.record(wire.ASK, what=what, id=number, timeout=timeout, **fields), *descriptors)
+        self._await(lambda: number in self._answers, None, "")
+        answer = self._answers.pop(number)
+        if answer["error"] is not None:
+            raise wire.error_in(wire.parse(bytes([wire.FAILED]) + answer["error"].encode())[1])
+        return answer["value"]
+
+    # ---- steps ----
+
+    def push_pull(self, tensor: Tensor, gradient: Any, samples: int = 1) -> None:
+        """As Session's, of the tensor's own type. The gradient was copied when it returns."""
+        memory = memory_of(gradient, tensor.name)
+        if memory.shape != tensor.memory.shape or memory.dtype != tensor.memory.dtype:
+            raise InvalidArgument(f"{tensor.name}: a gradient of shape {list(memory.shape)} for weights of shape {list(tensor.memory.shape)}, "
+                                  "or of another type than theirs")
+        sessions._check_samples(tensor.name, samples)
+        self._check_begins(tensor)
+        self._gradients_region.write(tensor.id, memory.address)
+        self._give(tensor, samples)
+
+    def skip(self, tensors: Iterable[Tensor]) -> None:
+        """As Session's."""
+        skipped = list(tensors)
+        for tensor in skipped:
+            self._check_begins(tensor)
+        for tensor in skipped:
+            self._give(tensor, 0)
+
+    def _check_begins(self, tensor: Tensor) -> None:
+        self._check_open()
+        if tensor.frozen or self._pushed[tensor.id] != self._taken[tensor.id]:
+            raise FailedPrecondition(f"{tensor.name}: it is frozen, or its new weights were not waited for yet")
+
+    def _give(self, tensor: Tensor, samples: int) -> None:
+        step = self._first + self._pushed[tensor.id]
+        self._send(wire.give(tensor.id, step, samples, self._factors.get(tensor.id, 1.0)))
+        self._pushed[tensor.id] += 1
+        self._begun_now.add(tensor.id)
+        if len(self._begun_now) == len(self._pushed):
+            self._begun_now.clear()
+            self._rounds += 1
+
+    def scale_learning_rate(self, tensor: Tensor, factor: float) -> None:
+        """As Session's; of the ranks of a host the leader's counts."""
+        self._factors[tensor.id] = factor
+
+    def wait(self, tensor: Tensor, timeout: Optional[float] = None) -> None:
+        """As Session's."""
+        if tensor.frozen or self._taken[tensor.id] == self._pushed[tensor.id]:
+            return self._check_open()
+        began = time.monotonic()
+        deadline = None if timeout is None else began + timeout
+        self._await(lambda: self._is_there(tensor), deadline, f"the new weights of {tensor.name}")
+        self._land(tensor)
+        self._taken[tensor.id] = self._pushed[tensor.id]
+        self._waited_s += time.monotonic() - began
+
+    def _is_there(self, tensor: Tensor) -> bool:
+        return self._arrived[tensor.id] >= self._pushed[tensor.id]
+
+    def _land(self, tensor: Tensor) -> None:
+        assert self._weights_region is not None
+        self._weights_region.read(tensor.id, tensor.memory.address)
+        if self._gradients_region.was_dropped:  # then others may have gone on meanwhile, and these weights are of two steps
+            self._await(lambda: False, None, "")  # reads why
+
+    def wait_all(self, timeout: Optional[float] = None) -> None:
+        """As Session's."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        for tensor, _ in self._declared:
+            self.wait(tensor, None if deadline is None else max(0.0, deadline - time.monotonic()))
+
+    def is_ready(self, tensor: Tensor) -> bool:
+        """As Session's."""
+        if not tensor.frozen and not self._is_there(tensor):
+            with contextlib.suppress(DeadlineExceeded):
+                self._await(lambda: self._is_there(tensor), time.monotonic(), "")
+        return tensor.frozen or self._is_there(tensor)
+
+    def pull_average(self, tensor: Tensor, out: Any, timeout: Optional[float] = None) -> None:
+        """As Session's."""
+        self._pull("average", tensor, out, timeout)
+
+    def pull_state(self, tensor: Tensor, array: int, out: Any, timeout: Optional[float] = None) -> int:
+        """As Session's."""
+        return int(self._pull("state", tensor, out, timeout, array=array))
+
+    def _pull(self, what: str, tensor: Tensor, out: Any, timeout: Optional[float], **fields: int) -> Any:
+        memory = self._float32(tensor, out, "optimizer state" if what == "state" else "an average")
+        region = wire.Region(wire.array_of(memory))
+        answer = self._inquire(what, region.descriptor, timeout=timeout, tensor=tensor.id, **fields)
+        region.read(0, memory.address)
+        return answer
+
+    # ---- what is going on ----
+
+    @property
+    def step(self) -> int:
+        """As Session's."""
+        return self._first + self._rounds
+
+    @property
+    def loss_scale(self) -> float:
+        """As Session's, once the weights of the step before are there."""
+        if not self._closed:
+            self._await(lambda: self._ended >= self._rounds, None, "")
+        return self._scale
+
+    @property
+    def rank(self) -> int:
+        """Which of all ranks this is, on all hosts."""
+        return self._place.rank_of(self._place.local_rank)
+
+    @property
+    def world_size(self) -> int:
+        """With how many ranks, on all hosts, the job began."""
+        return self._place.hosts * self._place.local_ranks
+
+    @property
+    def device_codecs(self) -> int:
+        """None."""
+        return 0
+
+    @property
+    def stats(self) -> Stats:
+        """Figures so far. Bytes and members are those of the host: bytes on its leader, and 0 on the others; members are hosts."""
+        self._check_open()
+        if self._inner is not None:
+            return self._inner.stats
+        said = self._inquire("stats")
+        phases = dict.fromkeys(PHASES, 0.0)
+        phases["others"] = self._waited_s
+        phases["compute"] = max(0.0, time.monotonic() - self._began - self._waited_s)
+        return Stats(0, 0, 0, said["epoch"], said["members"], self._rounds, phases)
+
+    def report_loss(self, loss: float, step: Optional[int] = None, samples: int = 1) -> None:
+        """As Session's: the mean over the ranks of the host is reported."""
+        sessions._check_samples("report_loss", samples)
+        self._send(wire.record(wire.ASK, what="loss", id=0, loss=loss, step=self.step if step is None else step, samples=samples))
+
+    def save_residuals(self, path: Union[str, os.PathLike[str]]) -> None:
+        """As Session's, on the leader."""
+        if self._inner is not None:
+            self._inner.save_residuals(path)
+
+    def restore_residuals(self, path: Union[str, os.PathLike[str]]) -> None:
+        """As Session's, on the leader."""
+        if self._inner is not None:
+            self._inner.restore_residuals(path)
+
+    def barrier(self, timeout: Optional[float] = None) -> None:
+        """As Session's, of all ranks of the host, too."""
+        self._inquire("barrier")
+
+    # ---- the end ----
+
+    def close(self) -> None:
+        """As Session's. The leader waits for the host's other ranks to close, as long as failure_timeout."""
+        self._close(is_clean=True)
+
+    def _close(self, is_clean: bool) -> None:
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = _CLOSED
+        if self._link is not None:
+            with contextlib.suppress(OSError):
+                self._link.send(wire.record(wire.BYE))
+            self._link.close()
+        if self._hub is not None:
+            self._hub.close(is_clean and self._failure is None)
+        elif self._inner is not None:
+            self._inner.close()
+        _names.leave(self._calls)
+        sessions._open_sessions.discard(self)
+
+    def _close_at_end(self) -> None:
+        """For programs that just end: the steps that were begun with all tensors are not lost."""
+        dies = hasattr(sys, "last_type")
+        try:
+            if not dies and not self._closed:
+                deadline = time.monotonic() + self._patience
+                for tensor, _ in self._declared:
+                    if not tensor.frozen and tensor.id not in self._begun_now:
+                        self.wait(tensor, max(0.0, deadline - time.monotonic()))
+        except Error as error:
+            _log.logger.warning("left before the last step had ended, and its gradients may be lost: %s; call close() at the end of the "
+                                "program", error)
+        finally:
+            self._close(is_clean=not dies)
+
+    def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
+        self._close(is_clean=error is None)
+
+    def __del__(self) -> None:
+        if getattr(self, "_closed", _CLOSED) == "":
+            with contextlib.suppress(Error):
+                self._close_at_end()
+
+    def _after_fork(self) -> None:
+        """In the child, which has neither the connection nor the leader's threads."""
+        self._closed = (f"this process was forked from process {os.getppid()}, which holds the session: make the Optimizer after the fork, or "
+                        "start children by spawn (multiprocessing.set_start_method('spawn'))")
+        if self._inner is not None:
+            self._inner._after_fork()

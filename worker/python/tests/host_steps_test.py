@@ -1,0 +1,143 @@
+"""Which gradients of a host are whole, without processes: torch/_host_steps.py."""
+import random
+import unittest
+
+import support
+
+try:
+    import torch  # noqa: F401
+except ImportError:
+    raise unittest.SkipTest("no torch; install python3-torch") from None
+
+from syncline.torch._host_steps import Given, Steps
+
+ONE = Given(1, 1.0)
+support  # sets the path
+
+
+class HostSteps(unittest.TestCase):
+    def steps(self, ranks, tensors=2, first=5):
+        steps = Steps(tensors, first)
+        for rank in ranks:
+            steps.ask_to_join(rank)
+        self.assertEqual(steps.admit(0.0), list(ranks))
+        return steps
+
+    def test_a_gradient_is_whole_when_all_have_given(self):
+        steps = self.steps([0, 1])
+        self.assertTrue(steps.give(1, 0, 5, ONE, 1.0))
+        self.assertFalse(steps.is_whole(0))
+        self.assertTrue(steps.give(0, 0, 5, Given(3, 0.5), 1.0))
+        self.assertTrue(steps.is_whole(0))
+        self.assertFalse(steps.is_whole(1))
+        self.assertEqual(steps.hand(0), [(0, Given(3, 0.5)), (1, ONE)])
+        self.assertFalse(steps.is_whole(0), "it is handed on once")
+
+    def test_nobody_gives_twice_or_to_another_step(self):
+        steps = self.steps([0, 1])
+        self.assertFalse(steps.give(0, 0, 6, ONE, 1.0))
+        self.assertFalse(steps.give(2, 0, 5, ONE, 1.0), "no member")
+        self.assertTrue(steps.give(0, 0, 5, ONE, 1.0))
+        self.assertFalse(steps.give(0, 0, 5, ONE, 1.0))
+        steps.give(1, 0, 5, ONE, 1.0)
+        steps.hand(0)
+        self.assertFalse(steps.give(0, 0, 5, ONE, 1.0), "it is handed on")
+        steps.arrive(0, 2.0)
+        self.assertTrue(steps.give(0, 0, 6, ONE, 3.0))
+
+    def test_what_one_gave_that_is_gone_counts_and_is_not_waited_for(self):
+        steps = self.steps([0, 1])
+        steps.give(1, 0, 5, ONE, 1.0)
+        steps.give(0, 0, 5, ONE, 1.0)
+        steps.give(0, 1, 5, ONE, 1.0)
+        steps.remove(1)
+        self.assertEqual([rank for rank, _ in steps.hand(0)], [0, 1])
+        self.assertTrue(steps.is_whole(1))
+        self.assertEqual([rank for rank, _ in steps.hand(1)], [0])
+
+    def test_who_joins_waits_for_the_end_of_the_step(self):
+        steps = self.steps([0])
+        steps.give(0, 0, 5, ONE, 1.0)
+        steps.hand(0)
+        steps.ask_to_join(1)
+        self.assertEqual(steps.admit(1.0), [])
+        steps.arrive(0, 1.0)
+        steps.give(0, 0, 6, ONE, 1.0)
+        self.assertFalse(steps.is_whole(0), "the next step does not begin before the other tensor is through")
+        steps.give(0, 1, 5, ONE, 1.0)
+        self.assertTrue(steps.is_whole(1))
+        steps.hand(1)
+        steps.arrive(1, 1.0)
+        self.assertEqual(steps.admit(1.0), [1])
+        self.assertFalse(steps.is_whole(0), "it is waited for in that step")
+        steps.give(1, 0, 6, ONE, 1.0)
+        self.assertTrue(steps.is_whole(0))
+
+    def test_another_life_of_a_rank_gives_anew_what_did_not_count(self):
+        steps = self.steps([0, 1])
+        steps.give(1, 0, 5, Given(7, 1.0), 1.0)
+        steps.remove(1)
+        steps.ask_to_join(1)
+        self.assertEqual(steps.admit(1.0), [1])
+        steps.give(0, 0, 5, ONE, 1.0)
+        self.assertFalse(steps.is_whole(0))
+        self.assertTrue(steps.give(1, 0, 5, Given(9, 1.0), 1.0))
+        self.assertEqual(steps.hand(0)[1], (1, Given(9, 1.0)))
+
+    def test_late_is_who_keeps_others_waiting(self):
+        steps = self.steps([0, 1])
+        self.assertEqual(steps.late(100.0, 4.0), [], "nobody waits")
+        steps.give(0, 0, 5, ONE, 100.0)
+        self.assertEqual(steps.late(103.0, 4.0), [])
+        self.assertEqual(steps.late(105.0, 4.0), [1])
+        steps.give(1, 1, 5, ONE, 105.0)
+        self.assertEqual(steps.late(108.0, 4.0), [], "it moves")
+        self.assertEqual(steps.late(110.0, 4.0), [0, 1], "each waits for the other")
+
+    def test_whatever_comes_and_goes_each_gradient_counts_once(self):
+        for seed in range(300):
+            with self.subTest(seed=seed):
+                self.run_at_random(random.Random(seed))
+
+    def run_at_random(self, draw):
+        """Each life of a rank gives to each tensor, step after step. Nobody waits for ever."""
+        tensors, ranks, goal = draw.randint(1, 3), draw.randint(1, 4), 6
+        steps = self.steps(range(ranks), tensors, 0)
+        life, counted = dict.fromkeys(range(ranks), 0), set()
+        lives, gone = {rank: [0] * tensors for rank in range(ranks)}, set()
+        handed = []
+        for _ in range(10_000):
+            if all(steps.step(tensor) >= goal for tensor in range(tensors)):
+                return
+            event = draw.random()
+            rank = draw.randrange(ranks)
+            if event < 0.05 and rank and rank not in gone:  # the leader stays
+                steps.remove(rank)
+                lives.pop(rank, None)
+                gone.add(rank)
+            elif event < 0.15 and rank in gone:
+                gone.discard(rank)
+                life[rank] += 1
+                steps.ask_to_join(rank)
+            elif event < 0.6 and rank in lives:
+                tensor = draw.randrange(tensors)
+                if lives[rank][tensor] == steps.step(tensor):
+                    self.assertTrue(steps.give(rank, tensor, lives[rank][tensor], Given(life[rank] + 1, 1.0), 0.0))
+                    lives[rank][tensor] += 1
+            elif handed and event < 0.8:
+                steps.arrive(handed.pop(draw.randrange(len(handed))), 0.0)
+            for rank in steps.admit(0.0):
+                lives[rank] = [steps.step(0)] * tensors
+            for tensor in range(tensors):
+                if steps.is_whole(tensor):
+                    step, given = steps.step(tensor), steps.hand(tensor)
+                    self.assertLessEqual(set(steps.members), {rank for rank, _ in given})
+                    for rank, _ in given:
+                        self.assertNotIn((rank, tensor, step), counted)
+                        counted.add((rank, tensor, step))
+                    handed.append(tensor)
+        self.fail("it stands still")
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,81 @@
+"""Training processes that are ranks of hosts, for tests of local aggregation."""
+import shutil
+import tempfile
+import unittest
+from pathlib import Path
+
+import support
+
+try:
+    import torch
+except ImportError:
+    raise unittest.SkipTest("no torch; install python3-torch") from None
+
+# Gradients are products of small whole numbers and weights, element by element: the same bits in every process.
+PROGRAM = """
+    import os, sys, time, torch, syncline, syncline.torch
+    from torch import nn
+    torch.set_num_threads(1)
+    rank = int(os.environ["RANK"])
+
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.parts = nn.ParameterList(nn.Parameter(torch.linspace(-1, 1, size).to(torch.{dtype})) for size in (3, 40_000, 70_001))
+
+        def forward(self, step=None, used=3):
+            if step is None:
+                return sum(part.sum() for part in self.parts)
+            return sum((part * part * (1 + (rank + step + number) % 5)).float().sum() / 8
+                       for number, part in enumerate(list(self.parts)[:used]))
+
+    model = Model()
+    optimizer = syncline.torch.Optimizer(model, "{name}", lr={lr}, push="fp32", publish="fp32", {options})
+    first = optimizer.steps
+    print("first step", first, "of rank", optimizer.rank, "of", optimizer.world_size, flush=True)
+    before = optimizer.session.stats
+    for step in range(first, {steps}):
+        {each_step}
+        optimizer.step()
+        print("step", step, flush=True)
+    optimizer.synchronize()
+    after = optimizer.session.stats
+    print("pushed", after.bytes_pushed - before.bytes_pushed, "pulled", after.bytes_pulled - before.bytes_pulled,
+          "steps", after.steps, "members", after.members, flush=True)
+    torch.save(model.state_dict(), os.environ["OUT"])
+    {at_end}
+    print("done", flush=True)
+"""
+BYTES = 4 * (3 + 40_000 + 70_001)
+# Weights fall by one in each step, whoever takes part: they count the steps that they were part of.
+COUNT = {"name": "sgd", "lr": 1.0, "each_step": "model().backward(); time.sleep(0.01)"}
+
+
+class Ranks(support.ServersTest):
+    def setUp(self):
+        self.folder = Path(tempfile.mkdtemp())
+        self.addCleanup(shutil.rmtree, self.folder)
+
+    def start(self, rank, world, on_host, job="", env=None, **source):
+        """Rank `rank`, of which `on_host` are on each host; 1: without local aggregation."""
+        source = {"dtype": "float32", "name": "adamw", "lr": 0.01, "options": "", "steps": 8,
+                  "each_step": "model(step).backward()", "at_end": "pass", **source}
+        aggregates = {"LOCAL_RANK": str(rank % on_host), "LOCAL_WORLD_SIZE": str(on_host), "SYNCLINE_LOCAL_AGGREGATION": "1"}
+        out = self.folder / f"{job}{on_host}-{rank}.pt"
+        environment = {**self.environment(rank, world), "SYNCLINE_JOB": f"{self.id()}{job}{on_host}", "OUT": str(out),
+                       **(aggregates if on_host > 1 else {"SYNCLINE_LOCAL_AGGREGATION": "0"}), **(env or {})}
+        return self.program(PROGRAM.format(**source), environment), out
+
+    def run_all(self, world, on_host, **more):
+        started = [self.start(rank, world, on_host, **more) for rank in range(world)]
+        for program, _ in started:
+            self.assertEqual(program.wait(), 0, program.text())
+        weights = [torch.load(out) for _, out in started]
+        for other in weights[1:]:
+            self.assert_equal(weights[0], other)
+        said = [program.await_line(r"pushed (\d+) pulled (\d+) steps (\d+) members (\d+)") for program, _ in started]
+        return weights[0], [tuple(map(int, one.groups())) for one in said]
+
+    def assert_equal(self, one, other):
+        for name, weight in one.items():
+            self.assertTrue(torch.equal(weight, other[name]), name)

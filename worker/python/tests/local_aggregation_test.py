@@ -1,0 +1,117 @@
+"""Ranks of a host that send their gradients as one: the same weights, and fewer bytes."""
+import re
+import sys
+import tempfile
+import textwrap
+import unittest
+from pathlib import Path
+
+import host_support
+import support
+import torch
+from host_support import BYTES, COUNT, PROGRAM
+
+
+class LocalAggregation(host_support.Ranks):
+    def test_ranks_of_one_host_have_the_bits_of_ranks_that_send_alone_and_a_share_of_the_bytes(self):
+        for world in (2, 4):
+            with self.subTest(ranks=world):
+                alone, of_alone = self.run_all(world, 1, job=str(world))
+                together, figures = self.run_all(world, world, job=str(world))
+                self.assert_equal(alone, together)
+                for kind in (0, 1):  # pushed, pulled
+                    plain, aggregated = (sum(one[kind] for one in said) for said in (of_alone, figures))
+                    self.assertGreaterEqual(aggregated, 8 * BYTES)
+                    self.assertEqual(plain, world * aggregated)
+                self.assertEqual([pushed > 0 for pushed, *_ in figures], [True] + [False] * (world - 1))
+                self.assertEqual({(steps, members) for _, _, steps, members in figures}, {(8, 1)})
+
+    def test_two_hosts_of_two_ranks(self):
+        alone, of_alone = self.run_all(4, 1)
+        together, figures = self.run_all(4, 2)
+        for name, weight in alone.items():  # sums of four in another order
+            torch.testing.assert_close(together[name], weight, rtol=1e-5, atol=1e-6)
+        self.assertEqual(sum(pushed for pushed, *_ in of_alone), 2 * sum(pushed for pushed, *_ in figures))
+        self.assertEqual([pushed > 0 for pushed, *_ in figures], [True, False, True, False])
+        self.assertEqual({members for *_, members in figures}, {2})
+
+    def test_samples_count_and_a_part_that_only_some_use_is_the_mean_of_these(self):
+        # Whole numbers and sums of 4 samples: exact. Weights fall by the mean gradient.
+        weights, _ = self.run_all(
+            2, 2, name="sgd", lr=1.0, steps=1,
+            options="samples=(1, 3)[rank]",
+            each_step="sum(part.sum() * (4 if rank else 8) for part in list(model.parts)[:2 + rank]).backward()")
+        begin = [torch.linspace(-1, 1, size) for size in (3, 40_000, 70_001)]
+        for (name, weight), first, mean in zip(weights.items(), begin, (5.0, 5.0, 4.0)):  # (1*8 + 3*4) / 4; only rank 1's
+            self.assertTrue(torch.equal(weight, first - mean), name)
+
+    def test_steps_without_any_gradient_of_a_part_skip_it(self):
+        weights, _ = self.run_all(2, 2, name="sgd", each_step="model(step, used=2).backward()")
+        self.assertTrue(torch.equal(weights["parts.2"], torch.linspace(-1, 1, 70_001)))
+
+    def test_bf16_weights(self):
+        alone, _ = self.run_all(2, 1, dtype="bfloat16")
+        together, _ = self.run_all(2, 2, dtype="bfloat16")
+        self.assertEqual(together["parts.1"].dtype, torch.bfloat16)
+        self.assert_equal(alone, together)
+
+    def test_clipping_schedules_and_accumulation(self):
+        each_step = ("optimizer.param_groups[0]['lr'] = 0.01 / (1 + step); exec('with optimizer.no_sync(): model(step).backward()'); "
+                     "model(step + 1).backward()")
+        options = 'gradient="clip_global_norm=1"'
+        alone, _ = self.run_all(2, 1, options=options, each_step=each_step)
+        together, _ = self.run_all(2, 2, options=options, each_step=each_step)
+        self.assert_equal(alone, together)
+
+    def test_a_gradient_that_is_not_finite_lowers_the_scale_on_all_ranks(self):
+        each_step = "(optimizer.scale(model(step)) * (float('inf') if rank == 1 and step == 2 else 1)).backward()"
+        options = 'loss_scaling="torch"'
+        at_end = "print('scale', optimizer.session.loss_scale)"
+        alone, _ = self.run_all(2, 1, options=options, each_step=each_step)
+        started = [self.start(rank, 2, 2, options=options, each_step=each_step, at_end=at_end) for rank in range(2)]
+        for program, _ in started:
+            self.assertEqual(program.wait(), 0, program.text())
+        scales = [float(program.await_line(r"scale (\S+)").group(1)) for program, _ in started]
+        self.assertEqual(scales, [2.0**15, 2.0**15])
+        self.assert_equal(alone, torch.load(started[1][1]))
+
+    def test_every_rank_fetches_the_optimizers_state(self):
+        _, _ = self.run_all(2, 2, at_end="torch.save(optimizer.state_dict(), os.environ['OUT'] + '.state')")
+        of_leader, of_other = (torch.load(f"{self.folder}/2-{rank}.pt.state") for rank in range(2))
+        self.assertEqual(of_leader["state"].keys(), {0, 1, 2})
+        for number, state in of_leader["state"].items():
+            self.assertGreater(float(state["exp_avg"].abs().sum()), 0)
+            for name, value in state.items():
+                self.assertTrue(torch.equal(torch.as_tensor(value), torch.as_tensor(of_other["state"][number][name])), name)
+
+
+class UnderTheLauncher(unittest.TestCase):
+    def launch(self, *arguments, **source):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        script = Path(folder.name) / "train.py"
+        script.write_text(textwrap.dedent(PROGRAM.format(**{"dtype": "float32", "at_end": "pass", "options": "", **source})))
+        command = [sys.executable, "-m", "syncline.run", "--log-dir", Path(folder.name) / "logs", "--standalone", "--nproc-per-node", "4",
+                   "--local-aggregation", "--tee", "3", *arguments, script]
+        program = support.Process([str(word) for word in command], {"SYNCLINE_FAILURE_TIMEOUT": support.FAILURE_TIMEOUT,
+                                                                    "OUT": str(Path(folder.name) / "out.pt")})
+        self.addCleanup(program.kill)
+        code = program.wait()
+        return code, program.text()
+
+    def test_four_ranks_are_one_member(self):
+        code, said = self.launch(**COUNT, steps=5)
+        self.assertEqual(code, 0, said)
+        self.assertEqual(len(re.findall(r"steps 5 members 1\b", said)), 4, said)
+        self.assertIn("local aggregation: rank 0 sends for the 4 ranks of this host", said)
+
+    def test_a_leader_that_dies_is_started_again_with_all_ranks_of_its_host(self):
+        at_step = "os.environ['TORCHELASTIC_RESTART_COUNT'] == '0' and rank == 0 and step == 20 and os.kill(os.getpid(), 9); "
+        code, said = self.launch("--max-restarts", "3", **{**COUNT, "each_step": at_step + COUNT["each_step"]}, steps=60)
+        self.assertEqual(code, 0, said)
+        self.assertEqual(len(re.findall(r"\bdone$", said, re.MULTILINE)), 4, said)
+        self.assertIn("which sends for all ranks of this host, is gone", said)
+
+
+if __name__ == "__main__":
+    unittest.main()

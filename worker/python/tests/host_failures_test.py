@@ -51,6 +51,33 @@ class WhenRanksDie(host_support.Ranks):
             self.assertEqual(other.wait(), 138, other.text())
             self.assertRegex(other.text(), "Dropped: rank 0, which sends for all ranks of this host, is gone")
 
+    def test_under_elastic_run_others_wait_for_a_leader_that_comes_back(self):
+        source = """
+            import os, time, torch, syncline.torch
+            torch.set_num_threads(1)
+            model = torch.nn.Linear(4, 2)
+            optimizer = syncline.torch.Optimizer(model, "sgd", lr=0.1)
+
+            @syncline.torch.elastic.run
+            def train(state):
+                while state.step < 60:
+                    model(torch.ones(1, 4)).sum().backward()
+                    optimizer.step()
+                    print(f"step {state.step}", flush=True)
+                    time.sleep(0.01)
+
+            train(syncline.torch.State(model, optimizer))
+        """
+        places = [{"LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": "2", "SYNCLINE_LOCAL_AGGREGATION": "1", **self.environment(rank, 2)}
+                  for rank in range(2)]
+        leader, other = (self.program(source, place) for place in places)
+        other.await_line("step 20")
+        leader.kill()
+        other.await_line("joining the job again: rank 0, which sends for all ranks of this host, is gone")
+        for program in (self.program(source, places[0]), other):
+            self.assertEqual(program.wait(), 0, program.text())
+            self.assertIn("step 60", program.text())
+
     def test_other_hosts_go_on_without_one_whose_leader_was_killed(self):
         started = [self.start(rank, 4, 2, steps=400, **COUNT) for rank in range(4)]
         started[2][0].await_line("step 20")

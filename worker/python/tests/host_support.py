@@ -32,16 +32,17 @@ PROGRAM = """
     model = Model()
     optimizer = syncline.torch.Optimizer(model, "{name}", lr={lr}, push="fp32", publish="fp32", {options})
     first = optimizer.steps
-    print("first step", first, "of rank", optimizer.rank, "of", optimizer.world_size, flush=True)
+    print(f"first step {{first}} of rank {{optimizer.rank}} of {{optimizer.world_size}}", flush=True)
     before = optimizer.session.stats
+    members = before.members
     for step in range(first, {steps}):
         {each_step}
         optimizer.step()
-        print("step", step, flush=True)
+        print(f"step {{step}}", flush=True)
     optimizer.synchronize()
     after = optimizer.session.stats
-    print("pushed", after.bytes_pushed - before.bytes_pushed, "pulled", after.bytes_pulled - before.bytes_pulled,
-          "steps", after.steps, "members", after.members, flush=True)
+    print(f"pushed {{after.bytes_pushed - before.bytes_pushed}} pulled {{after.bytes_pulled - before.bytes_pulled}} "
+          f"steps {{after.steps}} members {{members}};", flush=True)
     torch.save(model.state_dict(), os.environ["OUT"])
     {at_end}
     print("done", flush=True)

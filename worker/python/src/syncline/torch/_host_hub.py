@@ -11,6 +11,7 @@ import selectors
 import socket
 import threading
 import time
+from collections import Counter
 from collections.abc import Sequence
 from queue import SimpleQueue
 from typing import Any, Callable, NamedTuple, Optional
@@ -58,6 +59,8 @@ class Hub:
         self._ranks: dict[int, Guest] = {}  # by rank within the host: who said hello and did not go
         self._sums: dict[int, torch.Tensor] = {}
         self._factors: dict[int, float] = {}
+        self._arrivals: Counter[int] = Counter()  # by step: tensors whose weights are there
+        self._touched: set[int] = set()  # tensors that may be whole now
         self._regions: dict[int, wire.Region] = {}  # by rank: of its life that is or was a member
         self._requests = Requests(setup.session, setup.tensors, self._post)
         self._everyone = threading.Event()
@@ -66,7 +69,7 @@ class Hub:
         self._are_handed: set[int] = set()
         self._is_closing = threading.Event()
         self._is_over = False
-        self._began = self._beaten = time.monotonic()
+        self._began = self._beaten = self._looked = time.monotonic()
         self._listener = self._listen(address)
         self._wake, self._woken = socket.socketpair()
         self._wake.setblocking(False)
@@ -245,6 +248,7 @@ class Hub:
         index = self._index.get(said.tensor)
         if self._steps is None or index is None or not self._steps.give(guest.rank, index, said.step, given, now):
             raise DataLoss(f"a gradient of step {said.step} that rank {self._of.place.rank_of(guest.rank)} may not give now")
+        self._touched.add(index)
 
     def _lose(self, guest: Guest, why: Optional[str]) -> None:
         """Goes on without it; no reason: it has left."""
@@ -260,6 +264,7 @@ class Hub:
         self._requests.forget(guest.rank)
         if self._steps is not None:
             self._steps.remove(guest.rank)
+            self._touch_all()
         if why is not None and not self._is_closing.is_set():
             _log.logger.warning("rank %d of this host is gone (%s): %d of %d go on", self._of.place.rank_of(guest.rank), why,
                                 len(self._ranks), self._of.place.local_ranks)
@@ -271,6 +276,10 @@ class Hub:
 
     # ---- steps ----
 
+    def _touch_all(self) -> None:
+        """After a change of who is waited for."""
+        self._touched.update(range(len(self._trained)))
+
     def _advance(self) -> None:
         if (steps := self._steps) is None:
             return
@@ -279,18 +288,23 @@ class Hub:
             assert guest.region is not None
             self._regions[rank] = guest.region
             guest.send(wire.record(wire.WELCOME, step=steps.step(0), loss_scale=self._of.session.loss_scale), self._of.weights.descriptor)
-        for index, number in enumerate(self._trained):
+            self._touch_all()
+        for index in sorted(self._touched):
             if steps.is_whole(index):
-                self._hand(number, steps.hand(index))
+                self._hand(self._trained[index], steps.hand(index))
                 with self._handed:
-                    self._are_handed.add(number)
+                    self._are_handed.add(self._trained[index])
                     self._handed.notify_all()
+        self._touched.clear()
         self._requests.look(steps.members)
 
     def _look_at_the_clock(self) -> None:
         now, place = time.monotonic(), self._of.place
         for guest in self._guests.values():
             self._selector.modify(guest.link.socket, selectors.EVENT_READ | (selectors.EVENT_WRITE if guest.is_behind else 0))
+        if now - self._looked < _LOOK_AGAIN_S:
+            return
+        self._looked = now
         if now - self._beaten >= self._of.failure_timeout / 4:
             self._beaten = now
             for guest in self._ranks.values():
@@ -343,8 +357,12 @@ class Hub:
         index = self._index[number]
         step = steps.step(index)
         steps.arrive(index, time.monotonic())
+        if steps.holds_back:
+            self._touch_all()
         self._say(steps, wire.view(number, step))
-        if steps.is_between_steps:
+        self._arrivals[step] += 1
+        if self._arrivals[step] == len(self._trained):
+            del self._arrivals[step]
             self._say(steps, wire.end(step, self._of.session.loss_scale))
 
     def _say(self, steps: Steps, message: bytes) -> None:

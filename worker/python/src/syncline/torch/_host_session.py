@@ -5,6 +5,7 @@ import contextlib
 import hashlib
 import os
 import select
+import socket
 import sys
 import threading
 import time
@@ -25,9 +26,11 @@ from syncline.torch._host_place import HostPlace, place_of
 
 _SLICE_S = 0.1
 _LOOK_AGAIN_S = 0.02
+_SEND_AGAIN_S = 1.0
 _CLOSED = "the session was closed"
 # Of its options, what ranks of a host need not have alike.
-_OWN = ("coordinator", "rank", "world_size", "tls_cert", "tls_key", "tls_ca", "identities", "codec_threads", "failure_timeout", "start_timeout")
+_OWN = ("coordinator", "job", "run_id", "rank", "world_size", "tls_cert", "tls_key", "tls_ca", "identities", "codec_threads",
+        "failure_timeout", "start_timeout")
 
 
 def open_session(settings: Mapping[str, Option]) -> Session:
@@ -145,7 +148,9 @@ class HostSession(Session):
     def _connect(self, deadline: float) -> wire.Link:
         while True:
             try:
-                return wire.connect(self._address)
+                link = wire.connect(self._address)
+                link.socket.settimeout(_SEND_AGAIN_S)
+                return link
             except OSError as error:
                 if time.monotonic() > deadline:
                     raise DeadlineExceeded(
@@ -174,10 +179,16 @@ class HostSession(Session):
         self._check_open()
         if self._link is None:
             raise FailedPrecondition("the session is not started")
-        try:
-            self._link.send(message, descriptors)
-        except OSError:
-            self._await(lambda: False, None, "")  # reads why
+        heard = time.monotonic()
+        while True:
+            try:
+                return self._link.send(message, descriptors)
+            except socket.timeout:  # the leader does not read now
+                with self._lock:
+                    heard = time.monotonic() if self._read() else heard
+                self._check_heard(heard)
+            except OSError:
+                return self._read_why()
 
     def _await(self, is_there: Any, deadline: Optional[float], what: str) -> None:
         """Reads messages until it is there. So that Python handles signals, no call blocks for long."""
@@ -190,12 +201,19 @@ class HostSession(Session):
                 if self._read():
                     heard = time.monotonic()
                     continue
-            now = time.monotonic()
-            if deadline is not None and now >= deadline:
+            if deadline is not None and time.monotonic() >= deadline:
                 raise DeadlineExceeded(f"waited in vain for {what}")
-            if now - heard > PATIENCE * self._patience:
-                self._fail(Dropped(f"rank {self._place.rank_of(0)}, which sends for all ranks of this host, has said nothing for {now - heard:.0f} s: "
-                                   "it hangs, or was stopped; start this rank again"))
+            self._check_heard(heard)
+
+    def _check_heard(self, last: float) -> None:
+        silent = time.monotonic() - last
+        if silent > PATIENCE * self._patience:
+            self._fail(Dropped(f"rank {self._place.rank_of(0)}, which sends for all ranks of this host, has said nothing for {silent:.0f} s: it hangs, "
+                               "or was stopped; start this rank again"))
+
+    def _read_why(self) -> None:
+        """The connection is over, or is about to be: the last message says why."""
+        self._await(lambda: False, time.monotonic() + PATIENCE * self._patience, "what the host's leader has to say of its end")
 
     def _read(self) -> bool:
         """One message, if one comes soon."""
@@ -292,7 +310,7 @@ class HostSession(Session):
         assert self._weights_region is not None
         self._weights_region.read(tensor.id, tensor.memory.address)
         if self._gradients_region.was_dropped:  # then others may have gone on meanwhile, and these weights are of two steps
-            self._await(lambda: False, None, "")  # reads why
+            self._read_why()
 
     def wait_all(self, timeout: Optional[float] = None) -> None:
         """As Session's."""

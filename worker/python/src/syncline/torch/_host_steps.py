@@ -49,6 +49,11 @@ class Steps:
         self._moved.pop(rank, None)
         self._waiting.discard(rank)
 
+    @property
+    def holds_back(self) -> bool:
+        """Whether gradients of the next step wait until all weights of this one are there, as somebody wants to join."""
+        return bool(self._waiting)
+
     def admit(self, now: float) -> list[int]:
         """Takes in those who asked, if this is the moment between two steps; they are members then."""
         if not self._waiting or not self.is_between_steps:
@@ -101,5 +106,5 @@ class Steps:
     def late(self, now: float, patience: float) -> list[int]:
         """Members that have not moved for so long although others wait for a gradient of theirs."""
         return [rank for rank, moved in sorted(self._moved.items())
-                if any(tensor.given and not tensor.is_handed and rank not in tensor.given and now - max(moved, tensor.since) > patience
-                       for tensor in self._tensors)]
+                if any(not tensor.is_handed and rank not in tensor.given and now - max(moved, tensor.since) > patience
+                       and not self._moved.keys().isdisjoint(tensor.given) for tensor in self._tensors)]

@@ -200,7 +200,7 @@ class Region:
         """Takes the descriptor that another process sent; without one the memory is new, and zero."""
         self._layout = layout
         self.descriptor = os.memfd_create("syncline-host", os.MFD_CLOEXEC) if descriptor is None else descriptor
-        weakref.finalize(self, _close, self.descriptor)
+        weakref.finalize(self, _close, self.descriptor).atexit = False  # others may ask for it until the leader has left
         if descriptor is None:
             os.ftruncate(self.descriptor, layout.size)
         elif os.fstat(self.descriptor).st_size < layout.size:

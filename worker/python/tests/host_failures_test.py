@@ -51,6 +51,13 @@ class WhenRanksDie(host_support.Ranks):
             self.assertEqual(other.wait(), 138, other.text())
             self.assertRegex(other.text(), "Dropped: rank 0, which sends for all ranks of this host, is gone")
 
+    def test_with_a_leader_that_is_stopped_a_host_ends(self):
+        leader, other = (self.start(rank, 2, 2, steps=10_000, **COUNT)[0] for rank in range(2))
+        other.await_line("step 20")
+        os.kill(leader.process.pid, signal.SIGSTOP)
+        self.assertEqual(other.wait(), 138, other.text())
+        self.assertRegex(other.text(), "Dropped: rank 0, which sends for all ranks of this host, has said nothing for")
+
     def test_under_elastic_run_others_wait_for_a_leader_that_comes_back(self):
         source = """
             import os, time, torch, syncline.torch
@@ -121,6 +128,7 @@ class WhatIsRefused(host_support.Ranks):
                 ({}, {"LOCAL_RANK": ""}, "LOCAL_RANK and LOCAL_WORLD_SIZE do not say which"),
                 ({}, {"LOCAL_WORLD_SIZE": "3"}, "rank 1 of 2 is number 1 of 3 on its host"),
                 ({"session": {"accumulate_steps": 2}}, {}, "accumulate in no_sync\\(\\)"),
+                ({"mode": "ssp:2"}, {}, "mode is ssp.*, and local aggregation is for bsp"),
                 ({"sampler": sampler}, {}, "take an ElasticDistributedSampler")):
             place = {**self.environment(1, 2), "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", "SYNCLINE_LOCAL_AGGREGATION": "1", **environment}
             with self.subTest(why=why), mock.patch.dict(os.environ, place), self.assertRaisesRegex(syncline.InvalidArgument, why):

@@ -289,7 +289,8 @@ class Hub:
             self._regions[rank] = guest.region
             guest.send(wire.record(wire.WELCOME, step=steps.step(0), loss_scale=self._of.session.loss_scale), self._of.weights.descriptor)
             self._touch_all()
-        for index in sorted(self._touched):
+        # The session wants all tensors of a step before any of the next; those of an earlier one are whole if a later one is.
+        for _, index in sorted((steps.step(index), index) for index in self._touched):
             if steps.is_whole(index):
                 self._hand(self._trained[index], steps.hand(index))
                 with self._handed:

@@ -46,6 +46,8 @@ def open_session(settings: Mapping[str, Option]) -> Session:
             return Session(**settings)  # which says what is missing
         if int(options["accumulate_steps"]) > 1:
             raise InvalidArgument("accumulate_steps is not for local aggregation: accumulate in no_sync()")
+        if (mode := options["mode"]).partition(":")[0] != "bsp":
+            raise InvalidArgument(f"mode is {mode}, and local aggregation is for bsp, whose steps are the same for all ranks of a host")
         return HostSession(place, settings, options)
     finally:
         options.free()

@@ -3,9 +3,12 @@
 
     worker/c/library_test.py LIBRARY HEADER [TestClass.test_name]
 """
+import os
 import re
+import shutil
 import subprocess
 import sys
+import tempfile
 import unittest
 
 LIBRARY, HEADER = "", ""
@@ -24,6 +27,13 @@ assert x.grad.tolist() == [2.0] * 8
 assert library.syncline_start(session, ctypes.c_int64(0)) == 9, "no tensor is declared"
 library.syncline_session_free(session)
 library.syncline_options_free(options)
+"""
+
+CHECK_DEVICE = """
+import ctypes, sys
+library = ctypes.CDLL(sys.argv[1])
+library.syncline_last_error.restype = ctypes.c_char_p
+print(library.syncline_device_check(ctypes.c_uint64(1)), library.syncline_last_error().decode())
 """
 
 
@@ -45,6 +55,16 @@ class Library(unittest.TestCase):
             checked = subprocess.run([*language, "-Wall", "-Wextra", "-Werror", "-pedantic", "-fsyntax-only", "-"],
                                      input=f'#include "{HEADER}"', capture_output=True, text=True)  # fmt: skip
             self.assertEqual(checked.returncode, 0, checked.stderr)
+
+    def test_refuses_to_be_its_own_cuda_module(self):
+        """Opened again under another name it would declare protobuf's messages twice, which ends the process."""
+        with tempfile.TemporaryDirectory() as folder:
+            copy = os.path.join(folder, "copy.so")
+            shutil.copy(LIBRARY, copy)
+            ran = subprocess.run([sys.executable, "-c", CHECK_DEVICE, LIBRARY], capture_output=True, text=True, timeout=120,
+                                 env={**os.environ, "SYNCLINE_CUDA_MODULE": copy})  # fmt: skip
+        self.assertEqual(ran.returncode, 0, ran.stderr)
+        self.assertRegex(ran.stdout, r"^14 .*copy.so is no Syncline CUDA module: .* SYNCLINE_CUDA_MODULE says so: .* unset it")
 
     def test_loads_into_a_process_with_torch(self):
         python = next((python for python in (sys.executable, "/usr/bin/python3") if has_torch(python)), None)

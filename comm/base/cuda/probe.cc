@@ -9,12 +9,15 @@
 #include <system_error>
 
 #include "comm/base/cuda/driver.h"
+#include "comm/base/cuda/exports.h"
 #include "comm/base/cuda/module_abi.h"
 
 namespace syncline {
 namespace {
 
 constexpr char kModuleName[] = "libsyncline_cuda.so";
+constexpr char kEntryPoint[] = "SynclineCudaDescribe";
+constexpr char kVariable[] = "SYNCLINE_CUDA_MODULE";
 
 #ifdef SYNCLINE_CUDA_COMPILED
 constexpr bool kCompiled = true;
@@ -88,15 +91,17 @@ CudaProbe ProbeCudaModule(const std::string& path) {
                   : "built without CUDA (nvcc was not found), and no module at " + path;
     return probe;
   }
+  probe.message = WhyNotExported(path, kEntryPoint);
+  if (!probe.message.empty()) return probe;
   void* const module = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (module == nullptr) {
     probe.message = std::string("cannot open the CUDA module: ") + dlerror();
     return probe;
   }
   auto* const describe =
-      reinterpret_cast<SynclineCudaDescribeFn*>(dlsym(module, "SynclineCudaDescribe"));
+      reinterpret_cast<SynclineCudaDescribeFn*>(dlsym(module, kEntryPoint));
   if (describe == nullptr) {
-    probe.message = path + " is no Syncline CUDA module";
+    probe.message = path + " is no Syncline CUDA module: it has no " + kEntryPoint;
     return probe;
   }
   SynclineCudaInfo info{};
@@ -114,8 +119,14 @@ CudaProbe ProbeCudaModule(const std::string& path) {
 }
 
 CudaProbe ProbeCuda() {
-  const char* const configured = std::getenv("SYNCLINE_CUDA_MODULE");
-  return ProbeCudaModule(configured != nullptr ? configured : DefaultModulePath());
+  const char* const configured = std::getenv(kVariable);
+  if (configured == nullptr) return ProbeCudaModule(DefaultModulePath());
+  CudaProbe probe = ProbeCudaModule(configured);
+  if (!probe.loaded) {
+    probe.message += std::string("; ") + kVariable + " says so: let it name the " +
+                     kModuleName + " of this installation, or unset it";
+  }
+  return probe;
 }
 
 }  // namespace syncline

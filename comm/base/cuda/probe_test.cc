@@ -31,13 +31,19 @@ TEST(CudaProbe, RefusesAFileThatIsNoLibrary) {
   const CudaProbe probe = ProbeCudaModule(path);
   std::remove(path.c_str());
   EXPECT_FALSE(probe.loaded);
-  EXPECT_THAT(probe.message, HasSubstr("cannot open"));
+  EXPECT_THAT(probe.message, HasSubstr("is no shared library"));
 }
 
 TEST(CudaProbe, RefusesALibraryThatIsNoModule) {
   const CudaProbe probe = ProbeCudaModule(SYNCLINE_TEST_FOREIGN_LIBRARY);
   EXPECT_FALSE(probe.loaded);
   EXPECT_THAT(probe.message, HasSubstr("no Syncline CUDA module"));
+}
+
+TEST(CudaProbe, DoesNotOpenALibraryThatIsNoModule) {
+  // The process is still there.
+  EXPECT_THAT(ProbeCudaModule(SYNCLINE_TEST_DEADLY_LIBRARY).message,
+              HasSubstr("no Syncline CUDA module"));
 }
 
 TEST(CudaProbe, RefusesAModuleOfAnotherInterface) {
@@ -58,6 +64,10 @@ TEST(CudaProbe, SaysThatTheDriverIsTooOld) {
 TEST(CudaProbe, TakesThePathFromTheEnvironment) {
   setenv("SYNCLINE_CUDA_MODULE", "/nonexistent/elsewhere.so", 1);
   EXPECT_EQ(ProbeCuda().path, "/nonexistent/elsewhere.so");
+  EXPECT_THAT(ProbeCuda().message, HasSubstr("unset it"));
+  setenv("SYNCLINE_CUDA_MODULE", SYNCLINE_TEST_FAKE_MODULE, 1);
+  EXPECT_TRUE(ProbeCuda().loaded);
+  EXPECT_THAT(ProbeCuda().message, Not(HasSubstr("unset it")));
   unsetenv("SYNCLINE_CUDA_MODULE");
   EXPECT_THAT(ProbeCuda().path, HasSubstr("libsyncline_cuda.so"));
 }

@@ -270,7 +270,10 @@ class Cuda(unittest.TestCase):
     def test_has_no_number_where_the_module_has_no_such_device(self):
         number, said = self.number("cuda:7")
         self.assertEqual(number, 0)
-        self.assertIn("cuda:7: gradients are copied to host memory and encoded there: ", said)
+        self.assertIn("WARNING:syncline:cuda:7: gradients are copied to host memory and encoded there: ", said)
+        with mock.patch.dict(os.environ):
+            del os.environ["SYNCLINE_CUDA_MODULE"]  # nobody asked for it
+            self.assertIn("INFO:syncline:cuda:7: ", self.number("cuda:7")[1])
 
     def test_has_no_number_with_rocm(self):
         with mock.patch.object(torch.version, "hip", "6.1"):

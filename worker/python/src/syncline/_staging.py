@@ -15,6 +15,8 @@ once. A gradient is copied by a stream of its own, while backward goes on, and w
 from __future__ import annotations
 
 import functools
+import logging
+import os
 import threading
 import time
 from collections import Counter
@@ -85,7 +87,8 @@ class Cuda:
         else:
             _log.logger.debug("%s: encodes gradients and decodes weights", self._device)
             return number
-        _log.logger.info("%s: gradients are copied to host memory and encoded there: %s", self._device, why_not)
+        level = logging.WARNING if os.environ.get("SYNCLINE_CUDA_MODULE") else logging.INFO  # somebody wants the GPU's codecs
+        _log.logger.log(level, "%s: gradients are copied to host memory and encoded there: %s", self._device, why_not)
         return 0
 
     def address(self, tensor: Any) -> int:

@@ -32,9 +32,9 @@ std::string Allowed(const JobSetting& setting) {
 }
 
 absl::Status Refused(const JobSetting& setting, std::string_view value) {
-  return absl::InvalidArgumentError(
-      absl::StrCat(std::string(setting.name), " is '", Printable(value),
-                   "', allowed are ", Allowed(setting)));
+  return absl::InvalidArgumentError(absl::StrCat(std::string(setting.name), " is '",
+                                                 Printable(value), "', allowed are ",
+                                                 Allowed(setting)));
 }
 
 // ---- By the type of a value: how it is read, written and checked ----
@@ -74,9 +74,9 @@ absl::Status Check(const JobSetting& setting, uint32_t value) {
 }
 absl::Status Check(const JobSetting& setting, const CheckpointEvery& value) {
   if (value.IsInRange()) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat(std::string(setting.name), " is ", value.steps, " steps or ",
-                   value.seconds, " s: out of range"));
+  return absl::InvalidArgumentError(absl::StrCat(std::string(setting.name), " is ",
+                                                 value.steps, " steps or ", value.seconds,
+                                                 " s: out of range"));
 }
 
 std::string Canonical(const JobSetting& setting, const std::string& value) {
@@ -94,8 +94,7 @@ absl::Status CheckOne(const JobSetting& setting, const JobSettings& settings) {
 
 // What a cell of the page says that is allowed.
 std::string AllowedCell(const JobSetting& setting) {
-  const bool is_number =
-      std::holds_alternative<uint32_t JobSettings::*>(setting.member);
+  const bool is_number = std::holds_alternative<uint32_t JobSettings::*>(setting.member);
   return is_number || !setting.words.empty() ? Allowed(setting) : "";
 }
 
@@ -121,16 +120,15 @@ std::string VariableOf(const JobSetting& setting) {
 }
 
 std::string FlagOf(const JobSetting& setting) {
-  return absl::StrCat("--",
-                      absl::StrReplaceAll(std::string(setting.name), {{"_", "-"}}));
+  return absl::StrCat("--", absl::StrReplaceAll(std::string(setting.name), {{"_", "-"}}));
 }
 
 absl::Status SetJobSetting(const JobSetting& setting, const std::string& value,
                            JobSettings& settings) {
   JobSettings changed = settings;
-  SYNCLINE_RETURN_IF_ERROR(std::visit(
-      [&](auto member) { return Read(setting, value, changed.*member); },
-      setting.member));
+  SYNCLINE_RETURN_IF_ERROR(
+      std::visit([&](auto member) { return Read(setting, value, changed.*member); },
+                 setting.member));
   SYNCLINE_RETURN_IF_ERROR(CheckOne(setting, changed));
   settings = std::move(changed);
   return absl::OkStatus();

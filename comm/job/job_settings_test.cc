@@ -23,9 +23,9 @@ std::string Refusal(std::string_view name, const std::string& value) {
 
 // A value of each setting that is not its default, as people write it.
 const std::pair<std::string_view, std::string> kOthers[] = {
-    {"push_codec", "int8"},           {"publish_codec", "fp32"},
-    {"checkpoint_every", "10 min"},   {"checkpoint_keep", "7"},
-    {"resume", "run12-step5000"},     {"durability", "disk"}};
+    {"push_codec", "int8"},         {"publish_codec", "fp32"},
+    {"checkpoint_every", "10 min"}, {"checkpoint_keep", "7"},
+    {"resume", "run12-step5000"},   {"durability", "disk"}};
 
 TEST(JobSettings, EachIsReadAndWrittenAlike) {
   std::set<std::string_view> tried;

@@ -46,12 +46,12 @@ TEST(JobSettingsProto, HaveTheBytesThatTheyHadBefore) {
   v1::JobSpec job;
   ToProto({}, job);
   EXPECT_EQ(absl::BytesToHexString(job.SerializeAsString()),
-            "1a0462663136"              // 3: "bf16"
-            "220462663136"              // 4: "bf16"
-            "a20608"                    // 100, of 8 bytes:
-            "1803"                      //   3: 3
-            "22046175746f"              //   4: "auto"
-            "9208046e6f6e65");          // 130: "none"
+            "1a0462663136"      // 3: "bf16"
+            "220462663136"      // 4: "bf16"
+            "a20608"            // 100, of 8 bytes:
+            "1803"              //   3: 3
+            "22046175746f"      //   4: "auto"
+            "9208046e6f6e65");  // 130: "none"
 }
 
 }  // namespace

@@ -22,9 +22,10 @@ absl::Status GivenUpByRestart() {
 }
 
 void Cuts::Begin(uint64_t step, std::set<uint32_t> servers) {
-  const bool is_new =
-      open_.try_emplace(step, Cut{.unwritten = std::move(servers), .scaling = ScalingAt(step)})
-          .second;
+  const bool is_new = open_
+                          .try_emplace(step, Cut{.unwritten = std::move(servers),
+                                                 .scaling = ScalingAt(step)})
+                          .second;
   SYNCLINE_CHECK(is_new);
   last_ = std::max(last_, step);
 }

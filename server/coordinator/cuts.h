@@ -31,7 +31,7 @@ struct Cut {
   std::vector<CheckpointFile> files = {};
   TrainingSettings training = {};            // that hold at its step
   absl::Duration took = {};                  // the slowest server
-  std::optional<ScalingState> scaling = {};       // at its step, once that is decided
+  std::optional<ScalingState> scaling = {};  // at its step, once that is decided
   std::optional<absl::Duration> since = {};  // the first look that saw it
 };
 
@@ -98,12 +98,12 @@ class Cuts {
   Cut Take(uint64_t step);
 
   const DecisionMaker& decisions_;
-  std::map<uint64_t, Cut> open_;          // by step
-  std::set<uint64_t> ended_;              // the last steps that were written, or failed
+  std::map<uint64_t, Cut> open_;  // by step
+  std::set<uint64_t> ended_;      // the last steps that were written, or failed
   std::map<uint64_t, ScalingState> scalings_;  // at steps that may be cut
-  uint64_t last_ = 0;                     // that was begun here
-  uint64_t lost_ = 0;                     // the highest one that IsLost
-  uint64_t first_known_ = 0;              // step of which the loss scale may be known
+  uint64_t last_ = 0;                          // that was begun here
+  uint64_t lost_ = 0;                          // the highest one that IsLost
+  uint64_t first_known_ = 0;  // step of which the loss scale may be known
   CheckpointView saved_;
   absl::Duration saved_at_ = {};
 };

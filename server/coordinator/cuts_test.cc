@@ -121,7 +121,8 @@ TEST_F(CutsTest, IsNotToBeHadWithoutIt) {
   cuts_.Begin(2, {1});  // nobody thought of it when it was decided
   const Cut* cut = Write(1, 2);
   ASSERT_THAT(cut, NotNull());
-  EXPECT_THAT(std::string(cut->status.message()), HasSubstr("the loss scale of its step"));
+  EXPECT_THAT(std::string(cut->status.message()),
+              HasSubstr("the loss scale of its step"));
 }
 
 TEST_F(CutsTest, WithoutDecisionsTheLossScaleNeverChanges) {

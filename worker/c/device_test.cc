@@ -67,6 +67,12 @@ TEST_F(CDevice, DeclaresTensorsThereAndRefusesDevicesThatAreNot) {
               "no CUDA device 2");
 }
 
+TEST_F(CDevice, SaysNothingOfCodecsBeforeTheStart) {
+  ASSERT_EQ(Declare(Tensor("there", kFirst)), SYNCLINE_OK) << syncline_last_error();
+  EXPECT_STREQ(syncline_device_codecs(session_), "");
+  EXPECT_STREQ(syncline_device_codecs(nullptr), "");
+}
+
 // The struct ended with padding, which an older caller need not have cleared.
 TEST_F(CDevice, KnowsOfNoDeviceFromOlderCallers) {
   struct Older {

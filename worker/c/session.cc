@@ -5,6 +5,7 @@
 #include <cstring>
 #include <iterator>
 #include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -340,6 +341,16 @@ syncline_code syncline_get_stats(const syncline_session* session, syncline_stats
     std::memcpy(stats, &filled, std::min(size, sizeof filled));
     return absl::OkStatus();
   });
+}
+
+const char* syncline_device_codecs(const syncline_session* session) {
+  thread_local std::string codecs;
+  codecs.clear();
+  With(session, [&](Session& of) {
+    codecs = of.device_codecs();
+    return absl::OkStatus();
+  });
+  return codecs.c_str();
 }
 
 syncline_code syncline_save_residuals(syncline_session* session, const char* path) {

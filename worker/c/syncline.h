@@ -285,6 +285,11 @@ typedef struct syncline_stats {
 SYNCLINE_API syncline_code syncline_get_stats(const syncline_session* session,
                                               syncline_stats* stats);
 
+/* Where the codecs run of tensors that lie in memory of devices, in words: "on the GPU (9 tensors; 2 more by way of the host:
+ * no kernel for push int4)". syncline_start logs it, too. "" where none lies there, and before. Valid until this thread's
+ * next call of it. */
+SYNCLINE_API const char* syncline_device_codecs(const syncline_session* session);
+
 /* What lossy encodings keep of gradients, to and from a file. */
 SYNCLINE_API syncline_code syncline_save_residuals(syncline_session* session,
                                                    const char* path);

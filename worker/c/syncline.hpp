@@ -199,6 +199,7 @@ class Session {
     Check(syncline_get_stats(handle(), &stats));
     return stats;
   }
+  std::string device_codecs() const { return syncline_device_codecs(handle()); }
   void ReportLoss(uint64_t step, double loss, uint32_t samples) {
     syncline_report_loss(handle(), step, loss, samples);
   }

@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "comm/base/tiling.h"
 #include "comm/codec/sparse/sparse.h"
+#include "worker/client/device_ways.h"
 #include "worker/client/encode_work.h"
 
 namespace syncline {
@@ -23,10 +24,8 @@ bool EncodeWork::Fetch(CodecWorkspace& workspace) {
 
 bool EncodeWork::IsCopiedFromDevice() const {
   const ConstMemoryView& gradient = contribution_.gradient;
-  if (gradient.device() == nullptr) return false;
-  const bool is_rounded =
-      gradient.dtype() == DType::kF32 && dense_->codec->id() == CodecId::kBf16;
-  return is_rounded || IsEncodingOf(*dense_->codec, gradient.dtype());
+  return gradient.device() != nullptr &&
+         IsDenseFromDevice(*dense_->codec, gradient.dtype());
 }
 
 void EncodeWork::CopyFromDevice(CodecWorkspace& workspace) {

@@ -9,7 +9,7 @@
 #include "comm/base/check.h"
 #include "comm/base/job_seed.h"
 #include "comm/base/tiling.h"
-#include "comm/device/device_codec.h"
+#include "worker/client/device_ways.h"
 
 namespace syncline {
 
@@ -234,8 +234,8 @@ std::optional<EncodeWork::OnDevice> PushEncoder::OnDevice(
   const ConstMemoryView& gradient = contribution.gradient;
   const bool is_near = gradient.device() != nullptr && IsAlignedForDevice(gradient);
   KeptGradient& kept = kept_[contribution.label.range.tensor];
-  if (!is_near || kept.spec().kind == MemoryKind::kMomentumCorrection) return {};
-  const std::optional<SynclineCudaCodec> encoder = EncoderOnDevice(*transfer.codec);
+  if (!is_near) return {};
+  const std::optional<SynclineCudaCodec> encoder = PushEncoderOnDevice(transfer);
   if (!encoder) return {};
   const auto place = kept.OnDevice(*gradient.device());
   if (!place) return {};

@@ -120,6 +120,11 @@ SessionStats Session::Impl::Stats() {
   return stats;
 }
 
+std::string Session::Impl::device_codecs() {
+  absl::MutexLock lock(&mutex_);
+  return device_codecs_;
+}
+
 // ---- Goodbye ----
 
 bool Session::Impl::AwaitAllReady(absl::Duration deadline) {
@@ -268,6 +273,7 @@ uint32_t Session::world_size() const { return impl_->options().world_size; }
 absl::StatusOr<size_t> Session::ElementsOf(TensorId tensor) const {
   return impl_->ElementsOf(tensor);
 }
+std::string Session::device_codecs() const { return impl_->device_codecs(); }
 SessionStats Session::Stats() const { return impl_->Stats(); }
 void Session::ReportLoss(uint64_t step, double loss, uint32_t samples) {
   impl_->ReportLoss(step, loss, samples);

@@ -300,6 +300,10 @@ class Session {
   // prod(shape) of a declared tensor; InvalidArgument for one that is not.
   absl::StatusOr<size_t> ElementsOf(TensorId tensor) const;
   SessionStats Stats() const;
+  // Where the codecs run of tensors that lie in memory of GPUs, in words: "on the GPU (9
+  // tensors; 2 more by way of the host: no kernel for push int4)". Start logs it, too. Empty
+  // where none lies there, and before.
+  std::string device_codecs() const;
 
   // Tells the coordinator the loss of a step of this worker, the mean over `samples`
   // samples: for `syncline status`, metrics and learning-rate range tests.

@@ -75,6 +75,7 @@ class Session::Impl {
   float loss_scale() ABSL_LOCKS_EXCLUDED(mutex_);
   ContributionKind expects() ABSL_LOCKS_EXCLUDED(mutex_);
   SessionStats Stats() ABSL_LOCKS_EXCLUDED(mutex_);
+  std::string device_codecs() ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
   // kEnding: takes no calls any more, but the data plane may still use declared memory.
@@ -247,6 +248,7 @@ class Session::Impl {
   absl::Status status_ ABSL_GUARDED_BY(mutex_);   // what calls return
   absl::Status failure_ ABSL_GUARDED_BY(mutex_);  // what it is going to be
   std::vector<Tensor> tensors_ ABSL_GUARDED_BY(mutex_);
+  std::string device_codecs_ ABSL_GUARDED_BY(mutex_);
   size_t unready_ ABSL_GUARDED_BY(mutex_) = 0;  // so many of the tensors
   std::set<std::string> names_ ABSL_GUARDED_BY(mutex_);
   // All tensors that keep pace have begun the steps before this one, and so many of them

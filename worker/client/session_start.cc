@@ -15,6 +15,7 @@
 #include "comm/base/status.h"
 #include "comm/rpc/address.h"
 #include "comm/rpc/channel.h"
+#include "worker/client/device_ways.h"
 #include "worker/client/job_request.h"
 #include "worker/client/session_impl.h"
 
@@ -150,6 +151,7 @@ absl::Status Session::Impl::StartDataPlane() {
   std::vector<bool> frozen;
   std::vector<SeedState> states;
   std::vector<Transfer::Shape> shapes;
+  std::vector<PlacedTensor> placed;
   std::unique_ptr<v1::WorkerWelcome> welcome;
   {
     absl::MutexLock lock(&mutex_);
@@ -169,8 +171,13 @@ absl::Status Session::Impl::StartDataPlane() {
         SYNCLINE_RETURN_IF_ERROR(device->status());
       }
       const Transfer& push = transfers[i].push;
+      placed.push_back({tensors_[i].memory, transfers[i], frozen[i]});
       tensors_[i].keeps_late = push.compresses() && push.memory.kind != MemoryKind::kNone;
     }
+    device_codecs_ =
+        DescribeDeviceWays(placed, {.push = options_.settings.push_codec,
+                                    .publish = options_.settings.publish_codec});
+    if (!device_codecs_.empty()) options_.log.Info("codecs: " + device_codecs_);
     BeginAt(welcome->first_step());
   }
   SYNCLINE_ASSIGN_OR_RETURN(JobLayout layout, ReadLayout(*welcome, elements));

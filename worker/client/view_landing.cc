@@ -7,6 +7,7 @@
 #include "comm/codec/view_digest.h"
 #include "comm/device/device_codec.h"
 #include "comm/transport/message.h"
+#include "worker/client/device_ways.h"
 
 namespace syncline {
 namespace {
@@ -95,9 +96,7 @@ class DeltasOnDevice {
 void LandWholeOnDevice(std::span<const TileView> tiles, const MemoryView& weights,
                        CodecWorkspace& workspace) {
   const Codec& codec = *tiles.front().codec;
-  const bool is_copied = IsEncodingOf(codec, weights.dtype());
-  const bool is_widened = codec.id() == CodecId::kBf16 && weights.dtype() == DType::kF32;
-  if (!is_copied && !is_widened) {
+  if (!IsDenseToDevice(codec, weights.dtype())) {
     for (const TileView& tile : tiles) {
       LandWhole(tile, weights.Part(tile.first_element, tile.elements), workspace);
     }
@@ -107,7 +106,7 @@ void LandWholeOnDevice(std::span<const TileView> tiles, const MemoryView& weight
   for (const TileView& tile : tiles) parts.push_back(tile.bytes);
   DeviceQueue& queue = workspace.QueueOf(*weights.device());
   void* const to = weights.Part(tiles.front().first_element, 0).data();
-  if (is_copied) {
+  if (IsEncodingOf(codec, weights.dtype())) {
     queue.Put(parts, to);
   } else {
     queue.FromBf16(parts, static_cast<float*>(to));

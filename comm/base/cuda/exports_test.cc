@@ -59,8 +59,9 @@ TEST_F(CudaExports, FindsWhatAModuleExports) {
 }
 
 TEST_F(CudaExports, WhatALibraryImportsItDoesNotExport) {
-  EXPECT_THAT(WhyNotExported(SYNCLINE_TEST_DEADLY_LIBRARY, kSymbol),
-              HasSubstr("is no Syncline CUDA module: it exports no SynclineCudaDescribe"));
+  EXPECT_THAT(
+      WhyNotExported(SYNCLINE_TEST_DEADLY_LIBRARY, kSymbol),
+      HasSubstr("is no Syncline CUDA module: it exports no SynclineCudaDescribe"));
 }
 
 TEST_F(CudaExports, ASymbolIsTheWholeName) {
@@ -105,12 +106,10 @@ TEST_F(CudaExports, RefusesLibrariesOfOtherMachines) {
 TEST_F(CudaExports, RefusesWhatLiesOutsideOfTheFile) {
   const auto damaged = HasSubstr("is cut short or damaged");
   constexpr uint64_t kFar = ~uint64_t{0};
-  EXPECT_THAT(
-      WhyNotWith([](Elf64_Ehdr& header, std::string&) { header.e_shoff = kFar; }),
-      damaged);
-  EXPECT_THAT(
-      WhyNotWith([](Elf64_Ehdr& header, std::string&) { header.e_phoff = kFar; }),
-      damaged);
+  EXPECT_THAT(WhyNotWith([](Elf64_Ehdr& header, std::string&) { header.e_shoff = kFar; }),
+              damaged);
+  EXPECT_THAT(WhyNotWith([](Elf64_Ehdr& header, std::string&) { header.e_phoff = kFar; }),
+              damaged);
   EXPECT_THAT(
       WhyNotWith([](Elf64_Ehdr& header, std::string&) { header.e_phentsize = 1; }),
       damaged);
@@ -118,8 +117,7 @@ TEST_F(CudaExports, RefusesWhatLiesOutsideOfTheFile) {
                 // What is loaded ends a byte behind the file.
                 for (int i = 0; i < header.e_phnum; ++i) {
                   Elf64_Phdr segment;
-                  char* const at =
-                      contents.data() + header.e_phoff + i * sizeof(segment);
+                  char* const at = contents.data() + header.e_phoff + i * sizeof(segment);
                   std::memcpy(&segment, at, sizeof segment);
                   if (segment.p_type != PT_LOAD) continue;
                   segment.p_filesz = contents.size() - segment.p_offset + 1;

@@ -30,6 +30,7 @@ class Emulated(staging_test.StandIn):
     """A GPU in host memory, which the session knows by addresses that are not the host's."""
 
     number = 1
+    why_not = ""
 
     def __init__(self, gate=None):
         super().__init__(gate)
@@ -204,6 +205,25 @@ class OnDevice(support.ServersTest):
         up.assert_not_called()
         down.assert_not_called()
 
+    def test_says_where_codecs_run(self):
+        session = syncline.Session(**self.options(optimizer="sgd:lr=1", push="int4", publish="int8"))
+        self.addCleanup(session.close)
+        with on(Emulated()), self.assertLogs("syncline", "INFO") as logs:
+            tensors = [session.declare("large", torch.zeros(256, 64)), session.declare("small", torch.zeros(4)),
+                       session.declare("shifted", torch.zeros(5)[1:])]
+            self.assertEqual(session.stats.codecs.count("GPU"), 1)  # of what is copied only, before the start
+            session.start()
+            for tensor in tensors:
+                session.push_pull(tensor, torch.ones(tensor.weights.shape))
+            session.wait_all()
+            there = "on the GPU (1 tensor; 1 more by way of the host: no kernel for push int4)"
+            copied = "on the CPU (1 tensor of a GPU copied to host memory: not contiguous, or not aligned to 16 bytes)"
+            self.assertEqual(syncline.stats().codecs, f"{there}; {copied}")
+            self.assertIn(f"  codecs  {there}; {copied}", session.report())
+            session.close()
+        self.assertIn(f"INFO:syncline:codecs: {there}", logs.output)
+        self.assertTrue(logs.output[-1].endswith(f"; codecs: {there}; {copied}"), logs.output)
+
     def test_ends_the_session_when_the_gpu_fails(self):
         source = FAILING.format(tests=str(support.HERE), coordinator=self.coordinator, job=self.id())
         program = self.program(source, {"SYNCLINE_FAKE_CUDA_FAILS": "40"})
@@ -244,6 +264,7 @@ class OnDevice(support.ServersTest):
         with on(Emulated()):
             with mock.patch.dict(os.environ, SYNCLINE_GPU_CODECS="0"):
                 session.declare("a", torch.zeros(4))
+                self.assertRegex(session.stats.codecs, r"on the CPU \(1 tensor of a GPU .*: SYNCLINE_GPU_CODECS=0\)")
             with mock.patch.dict(os.environ, SYNCLINE_GPU_CODECS="off"):
                 with self.assertRaisesRegex(syncline.InvalidArgument, "SYNCLINE_GPU_CODECS is 'off', but must be 1, or 0"):
                     session.declare("b", torch.zeros(4))

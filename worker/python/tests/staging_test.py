@@ -33,6 +33,7 @@ class StandIn:
     """A GPU in host memory. A copy to the host is made when somebody waits for it; until then its memory holds no numbers."""
 
     number = 0
+    why_not = "it is a stand-in"
 
     def __init__(self, gate=None):
         self.gate = gate
@@ -147,6 +148,10 @@ class Staging(support.ServersTest):
             for _ in range(3):
                 session.wait(tensor)
         self.assertEqual(device.landed, 2)
+
+    def test_says_that_the_cpu_has_the_codecs(self):
+        session, [tensor, _] = self.session(StandIn(), count=2)
+        self.assertEqual(session.stats.codecs, "on the CPU (2 tensors of a GPU copied to host memory: it is a stand-in)")
 
     def test_tells_whoever_waits_of_a_call_that_failed(self):
         device = StandIn()

@@ -1,4 +1,5 @@
 """The line in which rank 0 says what a run took, from figures by hand."""
+import dataclasses
 import unittest
 from unittest import mock
 
@@ -21,6 +22,8 @@ class Summary(unittest.TestCase):
         self.assertEqual(_report.summary(stats(1000 + 2**20, 3000 + 2**22, 2), progress, "rounds"),
                          "worker 0: 2 rounds in 5.0 s, 0.4 rounds/s, 25.6 samples/s; pushed 1 MiB (4x less than FP32), pulled 4 MiB; "
                          "waits: encode 2 %, push 20 %, others 10 %, publish 4 %, decode 0 %")
+        there = dataclasses.replace(stats(1000, 3000, 2), codecs="on the GPU (4 tensors)")
+        self.assertRegex(_report.summary(there, progress, "rounds"), r"decode 0 %; codecs: on the GPU \(4 tensors\)$")
         progress.samples = 1
         self.assertRegex(_report.summary(stats(1000, 3000, 1), progress, "steps"), "1 step in 5.0 s, 0.2 steps/s; pushed 0 B, pulled 0 B;")
 

@@ -94,6 +94,7 @@ _SIGNATURES = {
     "syncline_world_size": (c_uint32, [c_void_p]),
     "syncline_report_loss": (None, [c_void_p, c_uint64, c_double, c_uint32]),
     "syncline_get_stats": (Code, [c_void_p, POINTER(StatsStruct)]),
+    "syncline_device_codecs": (c_char_p, [c_void_p]),
     "syncline_save_residuals": (Code, [c_void_p, c_char_p]),
     "syncline_restore_residuals": (Code, [c_void_p, c_char_p]),
     "syncline_barrier": (Code, [c_void_p, c_int64]),

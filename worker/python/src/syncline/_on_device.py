@@ -36,11 +36,19 @@ def is_wanted() -> bool:
     return value != "0"
 
 
-def is_fit(device: Device, weights: Any) -> bool:
-    """Whether the session could know these weights by their memory."""
-    dtype = str(weights.dtype)
-    return bool(dtype in ("torch.float32", "torch.bfloat16", "torch.float16") and weights.is_contiguous() and weights.numel()
-                and device.address(weights) % ALIGNMENT == 0 and device.number)
+def why_not(device: Device, weights: Any) -> str:
+    """Why the session cannot know these weights by their memory; empty: it can."""
+    if not is_wanted():
+        return f"{_VARIABLE}=0"
+    if not device.number:
+        return device.why_not
+    if str(weights.dtype) not in ("torch.float32", "torch.bfloat16", "torch.float16"):
+        return str(weights.dtype)
+    if not weights.numel():
+        return "without elements"
+    if not weights.is_contiguous() or device.address(weights) % ALIGNMENT:
+        return f"not contiguous, or not aligned to {ALIGNMENT} bytes"
+    return ""
 
 
 class OnDevice:

@@ -1,11 +1,14 @@
 """What a session's figures say to people: where the time of its steps went, and what the whole run took."""
 from __future__ import annotations
 
+import ctypes
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Optional
+
+from syncline._library import StatsStruct, check, library
 
 PHASES = ("compute", "encode", "push", "others", "publish", "decode")
 _WAITS_FOR = {
@@ -28,6 +31,19 @@ class Stats:
     steps: int
     phase_seconds: dict[str, float]
     """Where this worker's time went since `start`: together all of it, and all but "compute" waiting (docs/phases.md)."""
+    codecs: str = ""
+    """Where gradients of tensors on GPUs are encoded and their weights decoded, and why not there; "" without such tensors."""
+
+
+def stats_of(handle: ctypes.c_void_p, why_copied: Mapping[str, int]) -> Stats:
+    """The figures of a session. `why_copied`: why tensors of GPUs are known by copies in host memory, and how many."""
+    struct = StatsStruct(struct_size=ctypes.sizeof(StatsStruct))
+    check(library().syncline_get_stats(handle, ctypes.byref(struct)))
+    there = library().syncline_device_codecs(handle).decode()
+    copied = [f"on the CPU ({count} {'tensors' if count > 1 else 'tensor'} of a GPU copied to host memory: {why})"
+              for why, count in why_copied.items()]
+    return Stats(struct.bytes_pushed, struct.bytes_pulled, struct.resent_blocks, struct.epoch, struct.members, struct.steps,
+                 dict(zip(PHASES, struct.phase_seconds)), "; ".join([there, *copied] if there else copied))
 
 
 class Progress:
@@ -67,6 +83,8 @@ def report(rank: int, stats: Stats) -> str:
     for phase, seconds in stats.phase_seconds.items():
         what = f"waits for {_WAITS_FOR[phase]}" if phase in _WAITS_FOR else "the program computes"
         lines.append(f"  {phase:8}{100 * seconds / (total or 1):5.1f} %{1e3 * seconds / stats.steps:11.3g} ms a step  {what}")
+    if stats.codecs:
+        lines.append(f"  codecs  {stats.codecs}")
     return "\n".join(lines)
 
 
@@ -81,7 +99,7 @@ def summary(stats: Stats, progress: Progress, steps_are: str, samples_are: str =
     waits = [f"{phase} {100 * stats.phase_seconds[phase] / seconds:.0f} %" for phase in PHASES if phase in _WAITS_FOR]
     counted = steps_are if stats.steps > 1 else steps_are.rstrip("s")
     return (f"worker 0: {stats.steps} {counted} in {seconds:.1f} s, {speed}; pushed {pushed}, pulled {pulled}; "
-            f"waits: {', '.join(waits)}")
+            f"waits: {', '.join(waits)}{'; codecs: ' if stats.codecs else ''}{stats.codecs}")
 
 
 def _number(value: float) -> str:

@@ -45,6 +45,10 @@ class Device(Protocol):
     def number(self) -> int:
         """What the session calls it (syncline.h); 0 where its codecs do not run on it."""
 
+    @property
+    def why_not(self) -> str:
+        """Why its number is 0."""
+
     def address(self, tensor: Any) -> int:
         """Where a tensor of it begins."""
 
@@ -77,19 +81,24 @@ class Cuda:
         self._down = torch.cuda.Stream(device)
 
     @functools.cached_property
-    def number(self) -> int:
+    def why_not(self) -> str:
         """See Device."""
         number = 1 + int(self._torch.device(self._device).index)
         if self._torch.version.hip is not None:
-            why_not = "the session's codecs run on CUDA devices, and this torch is ROCm's"
+            why = "the session's codecs run on CUDA devices, and this torch is ROCm's"
         elif library().syncline_device_check(number):
-            why_not = library().syncline_last_error().decode(errors="replace")
+            why = str(library().syncline_last_error().decode(errors="replace"))
         else:
             _log.logger.debug("%s: encodes gradients and decodes weights", self._device)
-            return number
+            return ""
         level = logging.WARNING if os.environ.get("SYNCLINE_CUDA_MODULE") else logging.INFO  # somebody wants the GPU's codecs
-        _log.logger.log(level, "%s: gradients are copied to host memory and encoded there: %s", self._device, why_not)
-        return 0
+        _log.logger.log(level, "%s: gradients are copied to host memory and encoded there: %s", self._device, why)
+        return why
+
+    @property
+    def number(self) -> int:
+        """See Device."""
+        return 0 if self.why_not else 1 + int(self._torch.device(self._device).index)
 
     def address(self, tensor: Any) -> int:
         """See Device."""
@@ -149,7 +158,8 @@ def device_of(array: Any, name: str) -> Optional[Device]:
 class Staged:
     """A tensor of a GPU, and the host memory that the session knows it by. Threads: one at a time."""
 
-    def __init__(self, device: Device, weights: Any, name: str) -> None:
+    def __init__(self, device: Device, weights: Any, name: str, why: str) -> None:
+        self.why = why  # it is not known by its memory there
         self._device = device
         self._weights = weights.data  # to be written without a word to autograd, as the session writes host memory
         self._host = device.host_like(weights)
@@ -199,9 +209,8 @@ def placed(weights: Any, name: str) -> Optional[Placed]:
     device = device_of(weights, name)
     if device is None:
         return None
-    if _on_device.is_wanted() and _on_device.is_fit(device, weights):
-        return OnDevice(device, weights, name)
-    return Staged(device, weights, name)
+    why_not = _on_device.why_not(device, weights)
+    return Staged(device, weights, name, why_not) if why_not else OnDevice(device, weights, name)
 
 
 class _Call(NamedTuple):
@@ -293,6 +302,11 @@ class Stage:
     def on_device(self) -> int:
         """How many of them the session knows by their memory on a GPU."""
         return sum(isinstance(one, OnDevice) for one in self._placed.values())
+
+    @property
+    def why_copied(self) -> Counter[str]:
+        """Why the others are known by copies in host memory, and how many of them."""
+        return Counter(one.why for one in self._placed.values() if isinstance(one, Staged))
 
     def take(self, tensor: int, name: str, gradient: Any) -> tuple[Any, Memory, list[Mark]]:
         """A gradient as the session reads it, to be kept until it was waited for, where that lies, and when it is there."""

@@ -33,9 +33,9 @@ from syncline import _exit, _lent, _log, _names, _staging
 from syncline._calls import Calls
 from syncline._durations import milliseconds, seconds_of
 from syncline._embedded import EmbeddedServers, check_options
-from syncline._library import (FLOAT32, LogFunction, Options, StatsStruct, TensorStruct, check, library)
+from syncline._library import (FLOAT32, LogFunction, Options, TensorStruct, check, library)
 from syncline._memory import Memory, is_writable, memory_of
-from syncline._report import PHASES, Progress, Stats, report as report_of, summary
+from syncline._report import Progress, Stats, report as report_of, stats_of, summary
 from syncline._waits import Waits
 from syncline.errors import Error, FailedPrecondition, InvalidArgument, SessionClosed
 
@@ -343,7 +343,7 @@ class Session(_lent.Allocator):
     def stats(self) -> Stats:
         """Figures so far."""
         with self._calls.call() as handle:
-            return _stats_of(handle)
+            return stats_of(handle, self._stage.why_copied)
 
     def report(self) -> str:
         """What a step took on this worker and where the time went, in lines to print."""
@@ -401,7 +401,7 @@ class Session(_lent.Allocator):
         """One line of one worker, unless the program dies: then its error comes last."""
         if library().syncline_rank(handle) or not _log.logger.isEnabledFor(logging.INFO) or hasattr(sys, "last_type"):
             return
-        stats = _stats_of(handle)
+        stats = stats_of(handle, self._stage.why_copied)
         if stats.steps:
             _log.logger.info("%s", summary(stats, self._progress, self.steps_are, self.samples_are))
 
@@ -446,13 +446,6 @@ class Session(_lent.Allocator):
         if self._servers is not None:
             self._servers.forget()
             self._servers = None
-
-
-def _stats_of(handle: ctypes.c_void_p) -> Stats:
-    struct = StatsStruct(struct_size=ctypes.sizeof(StatsStruct))
-    check(library().syncline_get_stats(handle, byref(struct)))
-    return Stats(struct.bytes_pushed, struct.bytes_pulled, struct.resent_blocks, struct.epoch, struct.members, struct.steps,
-                 dict(zip(PHASES, struct.phase_seconds)))
 
 
 def _check_samples(what: str, samples: int) -> None:

@@ -81,6 +81,11 @@ void Device::Write(ByteView from, void* to) {
   queue_->Write(from, to);
 }
 
+void Device::Clear(void* to, size_t bytes) {
+  absl::MutexLock lock(&mutex_);
+  queue_->Clear(to, bytes);
+}
+
 absl::Status Device::status() const {
   absl::MutexLock lock(&status_mutex_);
   return status_;

@@ -47,6 +47,8 @@ class Device {
   // Copies, and returns once that is done.
   void Read(const void* from, MutableByteView to) ABSL_LOCKS_EXCLUDED(mutex_);
   void Write(ByteView from, void* to) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Writes zeros, likewise.
+  void Clear(void* to, size_t bytes) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Unavailable with the first error that a call came to, and what it was about.
   absl::Status status() const ABSL_LOCKS_EXCLUDED(status_mutex_);

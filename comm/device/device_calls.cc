@@ -34,6 +34,7 @@ absl::StatusOr<DeviceCalls> FindDeviceCalls(void* module) {
   find(calls.allocate_host, "SynclineCudaAllocateHost");
   find(calls.free_host, "SynclineCudaFreeHost");
   find(calls.copy, "SynclineCudaCopy");
+  find(calls.clear, "SynclineCudaClear");
   if (missing == nullptr) return calls;
   return absl::FailedPreconditionError(
       absl::StrCat("the CUDA module has no function ", missing,

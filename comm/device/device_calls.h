@@ -29,6 +29,7 @@ struct DeviceCalls {
   decltype(&SynclineCudaAllocateHost) allocate_host = nullptr;
   decltype(&SynclineCudaFreeHost) free_host = nullptr;
   decltype(&SynclineCudaCopy) copy = nullptr;
+  decltype(&SynclineCudaClear) clear = nullptr;
 };
 
 // Of a module that is open (CudaProbe::module). FailedPrecondition names a function that

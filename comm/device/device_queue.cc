@@ -84,6 +84,14 @@ void DeviceQueue::Write(ByteView from, void* to) {
   }
 }
 
+void DeviceQueue::Clear(void* to, size_t bytes) {
+  constexpr char kWhat[] = "clearing memory of the device";
+  if (bytes == 0 || !Open()) return;
+  if (Succeeded(device_.calls().clear(device_.ordinal(), to, bytes, stream_), kWhat)) {
+    Wait(kWhat);
+  }
+}
+
 // In the device's memory and in the host's: all tiles, then how long each is.
 std::span<const ByteView> DeviceQueue::Encode(const SynclineCudaCodec& codec,
                                               SynclineCudaEncoding encoding) {

@@ -37,6 +37,8 @@ class DeviceQueue {
   // Host memory of any kind. After an error what is read is zeros.
   void Read(const void* from, MutableByteView to);
   void Write(ByteView from, void* to);
+  // Zeros.
+  void Clear(void* to, size_t bytes);
 
   // Of a block: what is there, good until the next call; empty after an error. And parts
   // that follow each other there.

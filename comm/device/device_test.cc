@@ -73,6 +73,18 @@ TEST(Device, CopiesOfAnyLength) {
   EXPECT_TRUE(gpu.ok());
 }
 
+TEST(Device, ClearsAPartOfItsMemory) {
+  Device& gpu = EmulatedGpu();
+  std::vector<float> values = Values(70'001);
+  const DeviceVector<float> there(gpu, values);
+  gpu.Clear(there.data() + 3, 0);
+  EXPECT_EQ(there.Get(), values);
+  gpu.Clear(there.data() + 3, 50'000 * sizeof(float));
+  std::fill_n(values.begin() + 3, 50'000, 0.0f);
+  EXPECT_EQ(there.Get(), values);
+  EXPECT_TRUE(gpu.ok());
+}
+
 TEST(DeviceQueue, RoundsAndWidensAsTheCpuDoes) {
   Device& gpu = EmulatedGpu();
   DeviceQueue queue(gpu);

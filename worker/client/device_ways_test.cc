@@ -75,9 +75,10 @@ TEST_F(DeviceWays, AreCounted) {
   const std::vector<PlacedTensor> tensors = {There("int8", "int8"), There("bf16", "bf16"),
                                              There("int8", "bf16"), There("int4", "int4"),
                                              There("int4", "int8")};
-  EXPECT_EQ(DescribeDeviceWays(tensors, {.push = "int8@a*;int4", .publish = "int8@b*;int4"}),
-            "on the GPU (3 tensors; 2 more by way of the host: no kernel for publish "
-            "int4, push int4)");
+  EXPECT_EQ(
+      DescribeDeviceWays(tensors, {.push = "int8@a*;int4", .publish = "int8@b*;int4"}),
+      "on the GPU (3 tensors; 2 more by way of the host: no kernel for publish "
+      "int4, push int4)");
 }
 
 }  // namespace

@@ -57,11 +57,16 @@ bool KeptGradient::Reserve(Device& device) {
   return false;
 }
 
+// Mostly nothing was kept yet: then no zeros need to be made here, nor cross the bus.
 void KeptGradient::Bring() {
-  const GradientMemory& memory = OnHost();
-  const std::vector<GradientUnits> units = memory.units();
   Device& device = on_device_->device;
-  device.Write(std::as_bytes(memory.residual()), on_device_->residual.data());
+  std::vector<GradientUnits> units(TilesOf(elements_));
+  if (memory_) {
+    units = memory_->units();
+    device.Write(std::as_bytes(memory_->residual()), on_device_->residual.data());
+  } else {
+    device.Clear(on_device_->residual.data(), elements_ * sizeof(float));
+  }
   device.Write(std::as_bytes(std::span(units)), on_device_->tile_units.data());
 }
 

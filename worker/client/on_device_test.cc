@@ -65,6 +65,8 @@ ExchangeOptions OptionsOf(const Transfer& transfer) {
 struct Asked {
   int encodings = 0;
   int decodings = 0;
+  size_t cleared_bytes = 0;
+  size_t copied_bytes = 0;
   size_t most_bytes = std::numeric_limits<size_t>::max();
 };
 Asked& TheAsked() {
@@ -84,6 +86,15 @@ const DeviceCalls& WatchedCalls() {
                         const SynclineCudaDecoding* decoding, void* stream) {
     ++TheAsked().decodings;
     return real->decode_add(codec, decoding, stream);
+  };
+  calls.clear = [](int32_t device, void* memory, size_t bytes, void* stream) {
+    TheAsked().cleared_bytes += bytes;
+    return real->clear(device, memory, bytes, stream);
+  };
+  calls.copy = [](int32_t device, void* to, const void* from, size_t bytes,
+                  void* stream) {
+    TheAsked().copied_bytes += bytes;
+    return real->copy(device, to, from, bytes, stream);
   };
   calls.allocate = [](int32_t device, size_t bytes, void** memory) {
     constexpr int kNoMemory = 2;
@@ -386,6 +397,22 @@ TEST_F(FailingExchange, EndsBeforeAnythingIsSentThatItCouldNotRead) {
     EXPECT_EQ(ErrorOf(outputs).find("CUDA device 0: copying") != std::string::npos,
               i == 0);
     EXPECT_TRUE(All<ExchangeSend>(outputs).empty());
+  }
+}
+
+// The first push of a large model need not bring zeros to the GPU.
+TEST(KeptOnAGpu, BeginsWithZerosThatAreMadeThere) {
+  TheAsked() = {};
+  Device gpu(WatchedCalls(), 0);
+  KeptGradient kept({.kind = MemoryKind::kErrorFeedback}, kElements);
+  const auto place = kept.OnDevice(gpu);
+  ASSERT_TRUE(place.has_value());
+  EXPECT_EQ(TheAsked().cleared_bytes, kElements * sizeof(float));
+  EXPECT_EQ(TheAsked().copied_bytes, TilesOf(kElements) * sizeof(GradientUnits));
+  const std::span<const float> left = kept.OnHost().residual();
+  EXPECT_EQ(std::vector<float>(left.begin(), left.end()), std::vector<float>(kElements));
+  for (const GradientUnits& units : kept.OnHost().units()) {
+    EXPECT_EQ(units, GradientUnits());
   }
 }
 

@@ -9,11 +9,8 @@ FAKE_MODULE = os.environ.get("SYNCLINE_FAKE_CUDA_MODULE") or str(
     support.BUILD / "comm/codec/cuda/fake_module/libsyncline_cuda_fake.so")
 os.environ["SYNCLINE_CUDA_MODULE"] = FAKE_MODULE
 
-import average_test
 import gpu_cases
 import staging_test
-import state_test
-import torch_test
 from staging_test import Mark, on
 from torch_support import torch
 
@@ -83,43 +80,12 @@ FAILING = """
 """
 
 
-class OnADevice:
-    """The same tests once more, with weights and gradients on the stand-in."""
-
-    def setUp(self):
-        patch = on(Emulated())
-        patch.start()
-        self.addCleanup(patch.stop)
-        super().setUp()
-
-
-class Steps(OnADevice, torch_test.Steps):
-    pass
-
-
-class Schedulers(OnADevice, torch_test.Schedulers):
-    pass
-
-
-class Programs(OnADevice, torch_test.Programs):
-    pass
-
-
-class Models(OnADevice, torch_test.Models):
-    pass
-
-
-class Wrap(OnADevice, average_test.Wrap):
-    pass
-
-
-class States(OnADevice, state_test.StateDicts):
-    pass
-
-
-class Cases(OnADevice, gpu_cases.Cases):
+class HostCases(gpu_cases.Cases):
     def on_host(self):
         return on(None)
+
+
+globals().update(staging_test.once_more(Emulated, __name__, HostCases))
 
 
 class OnDevice(support.ServersTest):
@@ -312,10 +278,7 @@ class Cuda(unittest.TestCase):
 
 
 def load_tests(loader, standard, pattern):
-    """Not once more those that the other files run."""
-    own = [value for value in globals().values()
-           if isinstance(value, type) and issubclass(value, unittest.TestCase) and value.__module__ == __name__]
-    return unittest.TestSuite(loader.loadTestsFromTestCase(one) for one in own)
+    return staging_test.load_own(loader, globals())
 
 
 if __name__ == "__main__":

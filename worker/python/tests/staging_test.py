@@ -64,39 +64,28 @@ def on(device):
     return mock.patch.object(_staging, "device_of", lambda array, name: device if isinstance(array, torch.Tensor) else None)
 
 
-class OnADevice:
-    """The same tests once more, with weights and gradients on the stand-in."""
+def once_more(make_device, module, *more):
+    """The suites of models in host memory, and `more`, with weights and gradients on a stand-in: classes by name, for `module`."""
 
-    def setUp(self):
-        self.device = StandIn()
-        patch = on(self.device)
-        patch.start()
-        self.addCleanup(patch.stop)
-        super().setUp()
+    class OnADevice:
+        def setUp(self):
+            patch = on(make_device())
+            patch.start()
+            self.addCleanup(patch.stop)
+            super().setUp()
 
-
-class Steps(OnADevice, torch_test.Steps):
-    pass
-
-
-class Schedulers(OnADevice, torch_test.Schedulers):
-    pass
+    suites = (torch_test.Steps, torch_test.Schedulers, torch_test.Programs, torch_test.Models, average_test.Wrap, state_test.StateDicts)
+    return {one.__name__: type(one.__name__, (OnADevice, one), {"__module__": module}) for one in (*suites, *more)}
 
 
-class Programs(OnADevice, torch_test.Programs):
-    pass
+def load_own(loader, names):
+    """Of a module's names its own tests, not once more those that the other files run."""
+    own = [value for value in names.values()
+           if isinstance(value, type) and issubclass(value, unittest.TestCase) and value.__module__ == names["__name__"]]
+    return unittest.TestSuite(loader.loadTestsFromTestCase(one) for one in own)
 
 
-class Models(OnADevice, torch_test.Models):
-    pass
-
-
-class Wrap(OnADevice, average_test.Wrap):
-    pass
-
-
-class States(OnADevice, state_test.StateDicts):
-    pass
+globals().update(once_more(StandIn, __name__))
 
 
 class Staging(support.ServersTest):
@@ -314,10 +303,7 @@ class Streams(unittest.TestCase):
 
 
 def load_tests(loader, standard, pattern):
-    """Not once more those that the other files run."""
-    own = [value for value in globals().values()
-           if isinstance(value, type) and issubclass(value, unittest.TestCase) and value.__module__ == __name__]
-    return unittest.TestSuite(loader.loadTestsFromTestCase(one) for one in own)
+    return load_own(loader, globals())
 
 
 if __name__ == "__main__":

@@ -27,11 +27,11 @@ constexpr size_t kMaxConfigBytes = size_t{1} << 20;
 
 // What sessions, kernels and tests read besides flags.
 constexpr const char* kOtherVariables[] = {
-    "SYNCLINE_COORDINATOR", "SYNCLINE_JOB",     "SYNCLINE_RUN_ID",
-    "SYNCLINE_LR_RANGE",    "SYNCLINE_ISA",     "SYNCLINE_CUDA_MODULE",
-    "SYNCLINE_TLS_CERT",    "SYNCLINE_TLS_KEY", "SYNCLINE_TLS_CA",
-    "SYNCLINE_IDENTITIES",  "SYNCLINE_BINARY",  "SYNCLINE_LIBRARY",
-    "SYNCLINE_LOG"};
+    "SYNCLINE_COORDINATOR", "SYNCLINE_JOB",       "SYNCLINE_RUN_ID",
+    "SYNCLINE_LR_RANGE",    "SYNCLINE_ISA",       "SYNCLINE_CUDA_MODULE",
+    "SYNCLINE_TLS_CERT",    "SYNCLINE_TLS_KEY",   "SYNCLINE_TLS_CA",
+    "SYNCLINE_IDENTITIES",  "SYNCLINE_BINARY",    "SYNCLINE_LIBRARY",
+    "SYNCLINE_LOG",         "SYNCLINE_GPU_CODECS"};
 // Two letters off is a slip; further off it is somebody else's variable.
 constexpr size_t kMisspelled = 2;
 

@@ -103,6 +103,17 @@ TEST_F(CDevice, TakesGradientsFromWhereTheyAre) {
   const void* const gradient = Tensor("", kFirst).data;
   ExpectError(push(gradient, kFirst), SYNCLINE_FAILED_PRECONDITION, "not started");
   ExpectError(push(gradient, kMissing), SYNCLINE_INVALID_ARGUMENT, "no CUDA device 2");
+  ExpectError(push(gradient, kFirst + 1), SYNCLINE_INVALID_ARGUMENT,
+              "gradient of tensor 'there' lies on CUDA device 1, its weights on CUDA "
+              "device 0; it must lie where the weights do, or in host memory");
+  ExpectError(push(gradient, 0), SYNCLINE_FAILED_PRECONDITION, "not started");
+  syncline_tensor on_host = Tensor("here", 0);
+  float weight = 0;
+  on_host.data = &weight;
+  ASSERT_EQ(Declare(on_host), SYNCLINE_OK) << syncline_last_error();
+  ExpectError(syncline_push_pull_from(session_, 1, gradient, SYNCLINE_FLOAT32, kFirst, 1),
+              SYNCLINE_INVALID_ARGUMENT,
+              "'here' lies on CUDA device 0, its weights in host memory");
   ExpectError(syncline_push_pull_from(nullptr, 0, gradient, SYNCLINE_FLOAT32, 0, 1),
               SYNCLINE_INVALID_ARGUMENT, "session is NULL");
 }

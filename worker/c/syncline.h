@@ -199,7 +199,8 @@ SYNCLINE_API syncline_code syncline_push_pull(syncline_session* session, uint32_
                                               uint32_t samples);
 /* The same of a gradient in memory of a device, named as in syncline_tensor: the tensor's own, with 16 bytes' alignment.
  * The device is through with writing it, and with all use of the tensor's weights, when this is called. After the wait
- * that follows, the new weights are there for any of its streams. 0 is syncline_push_pull. */
+ * that follows, the new weights are there for any of its streams. 0 is syncline_push_pull. INVALID_ARGUMENT for another
+ * device than the weights'. */
 SYNCLINE_API syncline_code syncline_push_pull_from(syncline_session* session,
                                                    uint32_t tensor, const void* gradient,
                                                    syncline_dtype dtype, uint64_t device,

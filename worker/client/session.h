@@ -215,6 +215,7 @@ class Session {
                         uint32_t samples);
   // ... of any element type, whatever that of the weights is. It is read where it lies: one
   // of a GPU is encoded there if the kernels of comm/codec/cuda know the codec.
+  // InvalidArgument for a gradient of a GPU that does not have the tensor's weights.
   absl::Status PushPull(TensorId tensor, ConstTensorMemory gradient, uint32_t samples);
 
   // What the tensor's learning rate, as the job's settings have it at each step, is

@@ -193,6 +193,8 @@ class Session::Impl {
   absl::Status CheckDeclared(TensorId id) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Whether the tensor may be pushed or skipped now.
   absl::Status CheckTurn(TensorId id) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status CheckPlace(TensorId id, const Device* gradient)
+      ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status CheckPush(TensorId id, size_t elements, uint32_t samples) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Where its views land.

@@ -156,7 +156,24 @@ absl::Status Session::Impl::PushPull(TensorId id, ConstTensorMemory gradient,
     return absl::InvalidArgumentError(
         absl::StrCat("there is no gradient of tensor '", NameOf(id), "'"));
   }
+  SYNCLINE_RETURN_IF_ERROR(CheckPlace(id, gradient.device));
   return PushPull(id, ConstMemoryView(gradient, elements), samples);
+}
+
+// From another GPU it could be read. But whoever gives it waited for that GPU alone, and
+// what the session keeps of gradients would move between the two.
+absl::Status Session::Impl::CheckPlace(TensorId id, const Device* gradient) {
+  absl::MutexLock lock(&mutex_);
+  const Tensor& tensor = tensors_[id];
+  if (gradient == nullptr || gradient == tensor.memory.device) return absl::OkStatus();
+  const auto name = [](const Device* device) {
+    return device == nullptr ? std::string("in host memory")
+                             : absl::StrCat("on CUDA device ", device->ordinal());
+  };
+  return absl::InvalidArgumentError(
+      absl::StrCat("gradient of tensor '", tensor.options.name, "' lies ", name(gradient),
+                   ", its weights ", name(tensor.memory.device),
+                   "; it must lie where the weights do, or in host memory"));
 }
 
 absl::Status Session::Impl::ScaleLearningRate(TensorId id, double factor) {

@@ -204,9 +204,9 @@ class OnDevice(support.ServersTest):
         with on(one):
             there = session.declare("there", torch.zeros(4))
             session.start()
-            with self.assertRaisesRegex(syncline.InvalidArgument, "here: a gradient on cpu, where its weights are not"):
+            with self.assertRaisesRegex(syncline.InvalidArgument, "here: a gradient on cpu for weights on the host"):
                 session.push_pull(here, torch.ones(4))
-        with on(other), self.assertRaisesRegex(syncline.InvalidArgument, "there: a gradient on cpu, where its weights are not"):
+        with on(other), self.assertRaisesRegex(syncline.InvalidArgument, "there: a gradient on cpu for weights on cpu: give one that is there, or"):
             session.push_pull(there, torch.ones(4))
         with on(one), self.assertRaisesRegex(syncline.InvalidArgument, r"there: a gradient of shape \[5\] for weights of shape \[4\]"):
             session.push_pull(there, torch.ones(5))
@@ -235,6 +235,11 @@ class OnDevice(support.ServersTest):
                 with self.assertRaisesRegex(syncline.InvalidArgument, "SYNCLINE_GPU_CODECS is 'off', but must be 1, or 0"):
                     session.declare("b", torch.zeros(4))
         self.assertEqual(session.device_codecs, 0)
+
+    def test_is_spelt_right_also_where_no_tensor_is_on_a_gpu(self):
+        with mock.patch.dict(os.environ, SYNCLINE_GPU_CODECS="off"):
+            with self.assertRaisesRegex(syncline.InvalidArgument, "SYNCLINE_GPU_CODECS is 'off', but must be 1, or 0"):
+                syncline.Session(**self.options())
 
 
 class Cuda(unittest.TestCase):

@@ -58,6 +58,7 @@ class OnDevice:
         self._device = device
         self._weights = weights.data  # whose memory the session knows, should the program give its parameter another one
         self.memory = self._memory(weights, name)
+        self.device_name = str(weights.device)
 
     def is_on(self, device: Device) -> bool:
         """Whether its weights are there."""

@@ -165,6 +165,7 @@ class Staged:
         self._host = device.host_like(weights)
         self._host.copy_(self._weights)
         self.memory = memory_of(self._host, name)
+        self.device_name = str(weights.device)
         self._gradient: Any = None
         self._landed: Optional[Mark] = None
         self._is_awaited = True
@@ -202,6 +203,11 @@ class Staged:
 
 
 Placed = Union[Staged, OnDevice]
+
+
+def check_settings() -> None:
+    """What the environment says must make sense wherever tensors are: the same program may meet a GPU elsewhere."""
+    _on_device.is_wanted()  # raises
 
 
 def placed(weights: Any, name: str) -> Optional[Placed]:
@@ -314,7 +320,8 @@ class Stage:
             return gradient, memory_of(gradient, name), []
         placed = self._placed.get(tensor)
         if placed is None or not placed.is_on(device):
-            raise InvalidArgument(f"{name}: a gradient on {gradient.device}, where its weights are not: give .cpu() of it")
+            there = placed.device_name if placed else "the host"
+            raise InvalidArgument(f"{name}: a gradient on {gradient.device} for weights on {there}: give one that is there, or .cpu() of it")
         taken, memory, mark = placed.take(gradient, name)
         return taken, memory, [mark]
 

@@ -95,6 +95,7 @@ class Session(_lent.Allocator):
         self._begun: set[int] = set()  # tensors that were pushed or skipped in a step that others have yet to begin
         _log.set_up()
         _exit.set_up()
+        _staging.check_settings()
         settings = Options()
         try:
             for key, value in options.items():

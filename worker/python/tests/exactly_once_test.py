@@ -1,6 +1,10 @@
 """Each sample of an epoch counts exactly once, in all weights, though workers die in the middle of steps, come back and join."""
+import contextlib
 import os
 import random
+import re
+import signal
+import subprocess
 import sys
 import tempfile
 import textwrap
@@ -190,6 +194,50 @@ class Counting(support.ServersTest):
         for program in programs:
             self.assertEqual(program.wait(), 0, program.text())
             program.await_line("counts 3 3 3 3 3 3 3 3 3$")
+
+
+def processes_of(run):
+    """Those that a launcher has started: number and command."""
+    listed = subprocess.run(["ps", "-o", "pid=,args=", "--ppid", str(run.process.pid)], capture_output=True, text=True).stdout
+    return [(int(pid), command) for pid, _, command in (line.strip().partition(" ") for line in listed.splitlines())]
+
+
+class Durable(unittest.TestCase):
+    """A job with a journal, whose coordinator dies, and then everything: each sample counts once an epoch all the same."""
+
+    LOOP = Counting.LOOP.replace('not os.path.exists(os.environ["STOP"])', "sampler.epoch < last").replace(
+        "trained = 0", 'trained, last = 0, sampler.epoch + int(os.environ["MORE"])')
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = Path(folder.name)
+        (self.folder / "train.py").write_text(textwrap.dedent(self.LOOP))
+
+    def run_job(self, more):
+        command = [os.environ["SYNCLINE_BINARY"], "run", "--standalone", "--servers", "2", "--nproc-per-node", "2", "--job", "books",
+                   "--durability", "disk", "--journal-dir", f"{self.folder}/journal", "--checkpoint-dir", f"{self.folder}/saved",
+                   "--", sys.executable, str(self.folder / "train.py")]  # fmt: skip
+        run = support.Process(command, {"MORE": str(more), "PYTHONPATH": f"{support.PACKAGE}:{support.HERE}"})
+        self.addCleanup(run.kill)
+        return run
+
+    def test_goes_on_when_the_coordinator_is_back_and_when_everything_is(self):
+        run = self.run_job(1_000_000)
+        run.await_line("trained 20 ")
+        [coordinator] = [pid for pid, command in processes_of(run) if "--role coordinator" in command]
+        os.kill(coordinator, signal.SIGKILL)
+        run.await_line("coordinator .*; starting it again")
+        trained = max(int(steps) for steps in re.findall(r"trained (\d+) ", run.text()))
+        run.await_line(f"trained {trained + 100} ")  # the coordinator rules on each step
+        for pid in [run.process.pid, *(pid for pid, _ in processes_of(run))]:
+            with contextlib.suppress(ProcessLookupError):  # they end with the first
+                os.kill(pid, signal.SIGKILL)
+        run.wait()
+        again = self.run_job(2)
+        self.assertEqual(again.wait(), 0, again.text())
+        self.assertGreater(int(again.await_line(r"rank 0 begins at (\d+)").group(1)), 100)
+        again.await_line(r"counts (\d+) \1 \1 \1 \1 \1 \1 \1 \1$")
 
 
 class Resumed(unittest.TestCase):

@@ -59,7 +59,8 @@ Failure FailureOfWorker(int wait_status) {
   const Failure failure = FailureOfExit(wait_status);
   const bool is_of_the_job =
       failure == Failure::kRetryable || failure == Failure::kUnreachable ||
-      failure == Failure::kVersionMismatch || failure == Failure::kJobRefused;
+      failure == Failure::kVersionMismatch || failure == Failure::kJobRefused ||
+      failure == Failure::kDeviceFailed;
   return is_of_the_job ? failure : Failure::kNone;
 }
 

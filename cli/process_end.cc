@@ -33,6 +33,8 @@ Failure FailureOfExit(int wait_status) {
       return Failure::kVersionMismatch;
     case kExitJobRefused:
       return Failure::kJobRefused;
+    case kExitDeviceFailed:
+      return Failure::kDeviceFailed;
     case kExitRetryable:
       return Failure::kRetryable;
     default:

@@ -22,6 +22,8 @@ int ExitCodeOf(const absl::Status& status) {
       return kExitVersionMismatch;
     case Failure::kJobRefused:
       return kExitJobRefused;
+    case Failure::kDeviceFailed:
+      return kExitDeviceFailed;
     case Failure::kRetryable:
       return kExitRetryable;
     case Failure::kNone:

@@ -18,6 +18,7 @@ enum ExitCode : int {
   kExitUnreachable = 5,
   kExitVersionMismatch = 6,
   kExitJobRefused = 7,
+  kExitDeviceFailed = 8,   // a GPU: a new process may help, on that machine or another
   kExitInterrupted = 130,  // 128 + SIGINT
   kExitRetryable = 138,    // stalled or servers lost: starting again is safe
   kExitTerminated = 143,   // 128 + SIGTERM, after a clean stop

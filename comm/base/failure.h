@@ -27,6 +27,7 @@ enum class Failure {
   kUnreachable,      // a peer does not answer
   kVersionMismatch,  // client and server speak different protocol versions
   kJobRefused,       // for example a second job with the same name
+  kDeviceFailed,     // a GPU failed, or what ran on it, and with it this process
   kRetryable,        // stalled, or servers were lost: starting again is safe
 };
 
@@ -38,13 +39,14 @@ struct FailureName {
 };
 
 // Names are the payload's bytes on the wire: they may be added to, never changed.
-inline constexpr std::array<FailureName, 7> kFailureNames = {{
+inline constexpr std::array<FailureName, 8> kFailureNames = {{
     {Failure::kUsage, "usage"},
     {Failure::kPortInUse, "port_in_use"},
     {Failure::kStateUnusable, "state_unusable"},
     {Failure::kUnreachable, "unreachable"},
     {Failure::kVersionMismatch, "version_mismatch"},
     {Failure::kJobRefused, "job_refused"},
+    {Failure::kDeviceFailed, "device_failed"},
     {Failure::kRetryable, "retryable"},
 }};
 

@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "comm/base/cuda/probe.h"
+#include "comm/base/failure.h"
 #include "comm/base/status.h"
 #include "comm/device/device_queue.h"
 
@@ -101,8 +102,10 @@ bool Device::Succeeded(int error, absl::string_view what) {
   const char* const meaning = calls_.error_string(error);
   absl::MutexLock lock(&status_mutex_);
   if (status_.ok()) {
-    status_ = absl::UnavailableError(absl::StrCat("CUDA device ", ordinal_, ": ", what,
-                                                  ": ", meaning, " (error ", error, ")"));
+    status_ = WithFailure(
+        absl::UnavailableError(absl::StrCat("CUDA device ", ordinal_, ": ", what, ": ",
+                                            meaning, " (error ", error, ")")),
+        Failure::kDeviceFailed);
   }
   return false;
 }

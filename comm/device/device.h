@@ -50,7 +50,8 @@ class Device {
   // Writes zeros, likewise.
   void Clear(void* to, size_t bytes) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Unavailable with the first error that a call came to, and what it was about.
+  // Unavailable (Failure::kDeviceFailed) with the first error that a call came to, and
+  // what it was about.
   absl::Status status() const ABSL_LOCKS_EXCLUDED(status_mutex_);
   bool ok() const ABSL_LOCKS_EXCLUDED(status_mutex_);
   // Notes an error unless `error` is 0; whether it is 0.

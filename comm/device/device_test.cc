@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "comm/base/dtype.h"
+#include "comm/base/failure.h"
 #include "comm/base/tiling.h"
 #include "comm/codec/bf16/bf16.h"
 #include "comm/codec/fp32/fp32.h"
@@ -326,6 +327,7 @@ TEST(Device, KeepsItsFirstErrorAndDoesNothingAfterwards) {
   EXPECT_TRUE(absl::IsUnavailable(gpu.status()));
   EXPECT_THAT(std::string(gpu.status().message()),
               HasSubstr("CUDA device 0: copying to the host"));
+  EXPECT_EQ(FailureOf(gpu.status()), Failure::kDeviceFailed);
   const absl::Status first = gpu.status();
   EXPECT_TRUE(queue.ToBf16(gradient.data(), 1000).empty());
   EXPECT_TRUE(queue.Encode({.id = 5}, {.gradient = gradient.data(), .elements = 1000})[0]

@@ -32,9 +32,12 @@ class Exit(support.ServersTest):
                 ("", "session.push_pull(w, w.weights, 0)", 2, "InvalidArgument: w: samples is 0"),
                 ("", "session.close(); session.wait(w)", 1, "SessionClosed: the session was closed"),
                 ("", "raise RuntimeError('torch: ' + str(syncline.errors.error_of(10, 'rank 3 is gone', 138)))", 138, "torch: rank 3 is gone"),
+                ("", "raise syncline.errors.error_of(14, 'CUDA device 0: lost', 8)", 8, "DeviceFailed: CUDA device 0: lost"),
+                ("", "raise RuntimeError('CUDA error: unspecified launch failure')", 8, "CUDA error: unspecified"),
+                ("", "raise RuntimeError('CUDA error: out of memory')", 1, "CUDA error: out of memory"),
                 ("", "raise ValueError('of the program')", 1, "ValueError: of the program")):
             with self.subTest(last):
-                program = self.program(source.format(before="", options=options, then=then), {"SYNCLINE_JOB": f"{self.id()} {last[:9]} {then[:9]}"})
+                program = self.program(source.format(before="", options=options, then=then), {"SYNCLINE_JOB": f"{self.id()} {last[-20:]} {then[:9]}"})
                 self.assertEqual(program.wait(), code, program.text())
                 lines = program.text().splitlines()
                 self.assertRegex(lines[-1], last)

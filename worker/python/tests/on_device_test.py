@@ -1,6 +1,10 @@
 """Tensors of GPUs that run the session's codecs, on a stand-in for one: the CUDA module's emulated GPU. Of real ones: cuda_test.py."""
 import os
+import sys
+import tempfile
+import textwrap
 import unittest
+from pathlib import Path
 from unittest import mock
 
 import support
@@ -64,9 +68,11 @@ class Late(Emulated):
 
 # Trains until the stand-in fails, which does so for the whole process.
 FAILING = """
-    import sys
+    import os, sys
+    place = dict(os.environ)  # in a job, of which the tests' modules want to know nothing
     sys.path.insert(0, {tests!r})
     from on_device_test import Emulated, on, syncline, torch
+    os.environ.update(place)
     with on(Emulated()):
         session = syncline.Session(coordinator={coordinator!r}, job={job!r}, optimizer="sgd:lr=1", push="int8")
         tensor = session.declare("w", torch.zeros(100))
@@ -76,7 +82,8 @@ FAILING = """
                 session.push_pull(tensor, torch.ones(100))
                 session.wait(tensor)
         except syncline.Unavailable as error:
-            print("ended:", error)
+            print("ended:", type(error).__name__, error)
+            raise
 """
 
 
@@ -193,7 +200,23 @@ class OnDevice(support.ServersTest):
     def test_ends_the_session_when_the_gpu_fails(self):
         source = FAILING.format(tests=str(support.HERE), coordinator=self.coordinator, job=self.id())
         program = self.program(source, {"SYNCLINE_FAKE_CUDA_FAILS": "40"})
-        program.await_line(r"ended: CUDA device 0: .*unspecified launch failure \(error 719\)")
+        said = r"CUDA device 0: .*unspecified launch failure \(error 719\)"
+        program.await_line(f"ended: DeviceFailed {said}")
+        self.assertEqual(program.wait(), 8, program.text())
+        self.assertRegex(program.text().splitlines()[-1], said)
+
+    def test_ends_the_run_with_the_code_and_the_words_of_the_gpu_that_failed(self):
+        source = FAILING.format(tests=str(support.HERE), coordinator=None, job=None)
+        with tempfile.TemporaryDirectory() as folder:
+            script = Path(folder) / "train.py"
+            fails = "import os\nif os.environ['RANK'] == '1':\n    os.environ['SYNCLINE_FAKE_CUDA_FAILS'] = '40'\n"
+            script.write_text(fails + textwrap.dedent(source))
+            run = support.Process([os.environ["SYNCLINE_BINARY"], "run", "--standalone", "--nproc-per-node", "2", "--", sys.executable,
+                                   str(script)])
+            self.addCleanup(run.kill)
+            self.assertEqual(run.wait(), 8, run.text())
+        run.await_line(r"^syncline: error: worker 1 failed with exit code 8 .*DeviceFailed: CUDA device 0: .* \(error 719\)")
+
 
     def test_refuses_gradients_of_another_gpu_and_for_weights_in_host_memory(self):
         one, other = Emulated(), Emulated()

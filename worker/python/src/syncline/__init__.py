@@ -7,14 +7,14 @@ from typing import Any
 from syncline._asserts import assert_equal
 from syncline._library import version
 from syncline._report import Stats
-from syncline.errors import (AlreadyExists, Cancelled, DataLoss, DeadlineExceeded, Dropped, Error, FailedPrecondition, Internal,
-                             InvalidArgument, JobRefused, NotEqual, NotFound, PermissionDenied, ResourceExhausted,
+from syncline.errors import (AlreadyExists, Cancelled, DataLoss, DeadlineExceeded, DeviceFailed, Dropped, Error, FailedPrecondition,
+                             Internal, InvalidArgument, JobRefused, NotEqual, NotFound, PermissionDenied, ResourceExhausted,
                              SessionClosed, Unauthenticated, Unavailable, VersionMismatch)
 from syncline.session import Session, Tensor, report, stats
 
 __all__ = [
-    "AlreadyExists", "Cancelled", "DataLoss", "DeadlineExceeded", "Dropped", "Error", "FailedPrecondition", "Internal",
-    "InvalidArgument", "JobRefused", "NotEqual", "NotFound", "PermissionDenied", "ResourceExhausted", "Session", "SessionClosed",
+    "AlreadyExists", "Cancelled", "DataLoss", "DeadlineExceeded", "DeviceFailed", "Dropped", "Error", "FailedPrecondition",
+    "Internal", "InvalidArgument", "JobRefused", "NotEqual", "NotFound", "PermissionDenied", "ResourceExhausted", "Session", "SessionClosed",
     "Stats", "Tensor", "Unauthenticated", "Unavailable", "VersionMismatch", "assert_equal", "report", "stats", "version",
 ]
 

@@ -16,7 +16,7 @@ import types
 from pathlib import Path
 from typing import Any, Optional
 
-from syncline.errors import behind
+from syncline.errors import DeviceFailed, behind
 
 _PACKAGE = str(Path(__file__).parent)
 
@@ -36,13 +36,21 @@ def set_up() -> None:
         with contextlib.suppress(OSError):  # there is nothing left to do about it
             _write_error_file(error.with_traceback(shown))
         before(kind, error, shown)
-        if ours is None:
+        code = _code_of_gpu(error) if ours is None else ours.exit_code
+        if code is None:
             return
         if not hasattr(sys, "ps1") and not sys.flags.inspect:  # Python stays, waiting for its user
-            sys.exit(ours.exit_code)
+            sys.exit(code)
 
     hook.is_synclines = True  # type: ignore[attr-defined]
     sys.excepthook = hook
+
+
+def _code_of_gpu(error: BaseException) -> Optional[int]:
+    """Where torch met the failure of a GPU before the session did. That it has no memory left is none."""
+    said = str(error).partition("\n")[0]
+    is_of_gpu = isinstance(error, RuntimeError) and said.startswith(("CUDA error: ", "HIP error: "))
+    return DeviceFailed.exit_code if is_of_gpu and "out of memory" not in said else None
 
 
 def _write_error_file(error: BaseException) -> None:

@@ -82,6 +82,12 @@ class Unavailable(Error):
     exit_code = 5
 
 
+class DeviceFailed(Unavailable):
+    """A GPU of this process failed, or what ran on it, and the session with it. A new process may succeed; this one has lost it."""
+
+    exit_code = 8
+
+
 class DataLoss(Error):
     """A file is damaged; nothing of it was taken."""
 
@@ -122,7 +128,7 @@ _BY_CODE: dict[int, type[Error]] = {
 }
 # Messages about two jobs of one name know the command line's --job only; programs choose a job in these ways.
 _OTHER_JOB = ' (choose a job by SYNCLINE_JOB, Session(job=…) or Optimizer(…, session={"job": …}))'
-_BY_EXIT_CODE: dict[int, type[Error]] = {JobRefused.exit_code: JobRefused, VersionMismatch.exit_code: VersionMismatch}
+_BY_EXIT_CODE: dict[int, type[Error]] = {kind.exit_code: kind for kind in (JobRefused, VersionMismatch, DeviceFailed)}
 
 
 def error_of(code: int, message: str, exit_code: int) -> Error:

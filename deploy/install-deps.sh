@@ -23,7 +23,7 @@ core=(build-essential ca-certificates ccache cmake git mold ninja-build pkg-conf
 demo=(libtorch-dev dataset-fashion-mnist)
 wheel=(patchelf python3-pip python3-setuptools python3-wheel)
 test=(chromium clang clang-format clang-tidy curl libclang-rt-dev mypy openssl prometheus python3-jsonschema python3-numpy python3-torch
-  python3-venv python3-yaml)
+  etcd-server python3-venv python3-yaml)
 
 say() { printf 'install-deps: %s\n' "$*"; }
 
@@ -36,6 +36,7 @@ what_is_lost() {
     mypy | patchelf | python3-numpy | python3-torch | python3-pip | python3-setuptools | python3-wheel) echo "tests of the Python package are skipped" ;;
     torch) echo "the Python package is tested with the distribution's torch only" ;;
     chromium) echo "the dashboard's test is skipped" ;;
+    etcd-server) echo "tests of standby coordinators are skipped" ;;
     nvidia-cuda-nvcc) echo "no CUDA module is built" ;;
     *) echo "the deploy checks that use it are skipped" ;;
   esac

@@ -36,7 +36,7 @@ MAY_INCLUDE = {
     "tests": (*COMM, "proto", "server", "worker", "cli"),
 }
 
-GRPC_USERS = ("comm/rpc/", "server/service/", "worker/client/", "cli/", "tests/")
+GRPC_USERS = ("comm/rpc/", "server/etcd/", "server/service/", "worker/client/", "cli/", "tests/")
 # Headers that stay in one place: (what, pattern of the include, path prefixes that may). A prefix of "*/x/" means
 # any folder named x.
 CONFINED = (

@@ -1,0 +1,159 @@
+#include "server/etcd/leadership.h"
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "absl/synchronization/mutex.h"
+#include "comm/base/failure.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "server/etcd/etcd_test_util.h"
+
+namespace syncline {
+namespace {
+
+using ::testing::HasSubstr;
+
+// One coordinator, as far as its leadership goes.
+class Candidate {
+ public:
+  Candidate(const TestEtcd& etcd, const std::string& address,
+            absl::Duration ttl = absl::Seconds(30))
+      : etcd_(etcd.Connect("/lead")) {
+    LeadershipOptions options{
+        .address = address, .ttl = ttl, .look_every = absl::Milliseconds(20)};
+    options.on_lost = [this](const absl::Status& status) {
+      absl::MutexLock lock(&mutex_);
+      lost_ = status;
+    };
+    leadership_ = std::make_unique<Leadership>(*etcd_, std::move(options));
+  }
+
+  bool leads() const { return leadership_->leads(); }
+  std::optional<absl::Status> lost() const {
+    absl::MutexLock lock(&mutex_);
+    return lost_;
+  }
+  Leadership& operator*() { return *leadership_; }
+  EtcdClient& etcd() { return *etcd_; }
+
+  // As etcd does once nobody has renewed it.
+  void LoseLease() {
+    etcdserverpb::RangeRequest request;
+    request.set_key("/lead/leader");
+    const auto found = etcd_->Range(request, absl::Seconds(60));
+    ASSERT_TRUE(found.ok() && found->kvs_size() == 1);
+    ASSERT_TRUE(etcd_->Revoke(found->kvs(0).lease(), absl::Seconds(60)).ok());
+  }
+
+ private:
+  std::unique_ptr<EtcdClient> etcd_;
+  mutable absl::Mutex mutex_;
+  std::optional<absl::Status> lost_ ABSL_GUARDED_BY(mutex_);
+  std::unique_ptr<Leadership> leadership_;  // last: it calls back
+};
+
+class LeadershipTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (!TestEtcd::IsInstalled()) GTEST_SKIP() << "etcd-server is not installed";
+  }
+};
+
+TEST_F(LeadershipTest, OneLeadsAndTheNextOneFollowsAtOnceWhenItResigns) {
+  TestEtcd etcd;
+  Candidate first(etcd, "first:1", absl::Hours(1));
+  ASSERT_TRUE(EventuallyInEtcdTest([&] { return first.leads(); }));
+  EXPECT_EQ((*first).leader(), "first:1");
+  Candidate second(etcd, "second:1", absl::Hours(1));
+  ASSERT_TRUE(EventuallyInEtcdTest([&] { return (*second).leader() == "first:1"; }));
+  EXPECT_FALSE(second.leads());
+  const EtcdGuard before = (*first).guard();
+  (*first).Resign();
+  EXPECT_FALSE(first.leads());
+  EXPECT_FALSE(first.lost()) << "it let go by itself";
+  ASSERT_TRUE(EventuallyInEtcdTest([&] { return second.leads(); }));
+  EXPECT_GT((*second).guard().create_revision, before.create_revision);
+}
+
+TEST_F(LeadershipTest, ALeaseIsKeptFarBeyondItsLength) {
+  TestEtcd etcd;
+  Candidate first(etcd, "first:1", absl::Seconds(5));
+  Candidate second(etcd, "second:1", absl::Seconds(5));
+  ASSERT_TRUE(EventuallyInEtcdTest([&] { return first.leads() || second.leads(); }));
+  const SteadyClock clock;
+  // Both at once would be seen on the way.
+  EXPECT_TRUE(EventuallyInEtcdTest([&] {
+    EXPECT_FALSE(first.leads() && second.leads());
+    return clock.Now() > absl::Seconds(12);
+  }));
+  EXPECT_TRUE(first.leads() || second.leads());
+  EXPECT_FALSE(first.lost() || second.lost());
+}
+
+TEST_F(LeadershipTest, ALeaseThatEtcdHasEndedIsOverAndStaysSo) {
+  TestEtcd etcd;
+  Candidate first(etcd, "first:1", absl::Seconds(10));
+  ASSERT_TRUE(EventuallyInEtcdTest([&] { return first.leads(); }));
+  first.LoseLease();
+  ASSERT_TRUE(EventuallyInEtcdTest([&] { return first.lost().has_value(); }));
+  EXPECT_FALSE(first.leads());
+  EXPECT_EQ(FailureOf(*first.lost()), Failure::kRetryable);
+  EXPECT_THAT(std::string(first.lost()->message()),
+              HasSubstr("etcd has ended its lease"));
+  Candidate second(etcd, "second:1");
+  ASSERT_TRUE(EventuallyInEtcdTest([&] { return second.leads(); }));
+  EXPECT_FALSE(first.leads());
+}
+
+TEST_F(LeadershipTest, AnEtcdThatDoesNotAnswerEndsItBeforeAnotherOneMayLead) {
+  TestEtcd etcd;
+  Candidate first(etcd, "first:1", absl::Seconds(5));
+  ASSERT_TRUE(EventuallyInEtcdTest([&] { return first.leads(); }));
+  Candidate second(etcd, "second:1", absl::Seconds(5));
+  etcd.Signal(0, SIGSTOP);
+  ASSERT_TRUE(EventuallyInEtcdTest([&] {
+    EXPECT_FALSE(first.leads() && second.leads());
+    return first.lost().has_value();
+  }));
+  EXPECT_FALSE(first.leads());
+  EXPECT_EQ(FailureOf(*first.lost()), Failure::kRetryable);
+  EXPECT_THAT(std::string(first.lost()->message()), HasSubstr("did not answer in time"));
+  EXPECT_FALSE(second.leads());
+  etcd.Signal(0, SIGCONT);
+  ASSERT_TRUE(EventuallyInEtcdTest([&] { return second.leads(); }));
+  EXPECT_FALSE(first.leads());
+}
+
+TEST_F(LeadershipTest, AnEtcdThatIsAwayForAMomentUnseatsNobody) {
+  TestEtcd etcd;
+  Candidate first(etcd, "first:1", absl::Seconds(60));
+  ASSERT_TRUE(EventuallyInEtcdTest([&] { return first.leads(); }));
+  const EtcdGuard before = (*first).guard();
+  etcd.Kill(0);
+  etcd.Start(0);
+  etcdserverpb::RangeRequest request;
+  request.set_key("/lead/leader");
+  absl::StatusOr<etcdserverpb::RangeResponse> found;
+  ASSERT_TRUE(EventuallyInEtcdTest([&] {
+    found = first.etcd().Range(request, absl::Seconds(1));
+    return found.ok();
+  }));
+  ASSERT_EQ(found->kvs_size(), 1);
+  EXPECT_EQ(found->kvs(0).create_revision(), before.create_revision);
+  EXPECT_TRUE(first.leads());
+}
+
+TEST(LeadershipTtl, FollowsTheFailureTimeout) {
+  const auto of = [](absl::Duration f) {
+    return Leadership::TtlFor(Timeouts::Derive(f));
+  };
+  EXPECT_EQ(of(absl::Seconds(1)), absl::Seconds(5));
+  EXPECT_EQ(of(absl::Seconds(10)), absl::Seconds(5));
+  EXPECT_EQ(of(absl::Seconds(15)), absl::Seconds(8));
+  EXPECT_EQ(of(absl::Seconds(60)), absl::Seconds(30));
+}
+
+}  // namespace
+}  // namespace syncline

@@ -5,12 +5,14 @@
 #include <netinet/in.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <memory>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "comm/base/failure.h"
 #include "comm/base/status.h"
@@ -118,6 +120,24 @@ absl::StatusOr<HostPort> ParseHostPort(absl::string_view text) {
   }
   return HostPort{host.empty() ? "0.0.0.0" : std::string(host),
                   static_cast<uint16_t>(port)};
+}
+
+absl::StatusOr<std::vector<std::string>> ParseAddresses(absl::string_view text) {
+  std::vector<std::string> addresses;
+  for (const absl::string_view one : absl::StrSplit(text, ',')) {
+    SYNCLINE_ASSIGN_OR_RETURN(const HostPort parsed, ParseHostPort(one));
+    if (parsed.port == 0) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("'", one, "' names no port to connect to"));
+    }
+    std::string address(one);
+    if (std::find(addresses.begin(), addresses.end(), address) != addresses.end()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("'", text, "' names ", one, " twice"));
+    }
+    addresses.push_back(std::move(address));
+  }
+  return addresses;
 }
 
 bool IsLoopback(const std::string& host) {

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -24,6 +25,10 @@ struct HostPort {
 // Accepts "host:port", "[v6]:port" and ":port" (any interface). InvalidArgument
 // otherwise.
 absl::StatusOr<HostPort> ParseHostPort(absl::string_view text);
+
+// "h1:7070,h2:7070": where one of several may answer, each as ParseHostPort takes it and with
+// a port. InvalidArgument for none, for one that is wrong, and for one that is there twice.
+absl::StatusOr<std::vector<std::string>> ParseAddresses(absl::string_view text);
 
 // Whether every address that `host` resolves to is a loopback address. Unresolvable names
 // are not.

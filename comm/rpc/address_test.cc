@@ -69,5 +69,13 @@ TEST(Address, RefusesToListenOnAForeignAddress) {
             absl::StatusCode::kInvalidArgument);
 }
 
+TEST(Address, SeveralAreSeparatedByCommas) {
+  EXPECT_EQ(*ParseAddresses("a:1"), std::vector<std::string>({"a:1"}));
+  EXPECT_EQ(*ParseAddresses("a:1,[::1]:2"), std::vector<std::string>({"a:1", "[::1]:2"}));
+  for (const char* wrong : {"", "a:1,", "a:1,b", "a:0", "a:1,a:1"}) {
+    EXPECT_TRUE(absl::IsInvalidArgument(ParseAddresses(wrong).status())) << wrong;
+  }
+}
+
 }  // namespace
 }  // namespace syncline

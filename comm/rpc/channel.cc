@@ -2,20 +2,26 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "comm/base/failure.h"
 #include "comm/base/status.h"
 #include "comm/rpc/address.h"
 #include "comm/rpc/diagnosis.h"
 #include "grpc/support/log.h"
+#include "grpcpp/completion_queue.h"
 #include "grpcpp/create_channel.h"
+#include "grpcpp/generic/generic_stub.h"
+#include "grpcpp/support/byte_buffer.h"
 #include "grpcpp/support/channel_arguments.h"
 
 namespace syncline {
 namespace {
 
 constexpr absl::Duration kLongestDiagnosis = absl::Seconds(1);
+constexpr absl::Duration kLongestChoice = absl::Seconds(1);
 
 grpc::ChannelArguments MakeArguments(const RpcTimeouts& timeouts) {
   grpc::ChannelArguments arguments;
@@ -42,9 +48,7 @@ grpc::ChannelArguments MakeArguments(const RpcTimeouts& timeouts) {
   return arguments;
 }
 
-}  // namespace
-
-absl::StatusOr<std::shared_ptr<grpc::Channel>> CreateChannel(
+absl::StatusOr<std::shared_ptr<grpc::Channel>> CreateOneChannel(
     const std::string& address, const TlsOptions& tls, const RpcTimeouts& timeouts) {
   SYNCLINE_ASSIGN_OR_RETURN(const HostPort target, ParseHostPort(address));
   if (target.port == 0) {
@@ -54,6 +58,74 @@ absl::StatusOr<std::shared_ptr<grpc::Channel>> CreateChannel(
   SYNCLINE_ASSIGN_OR_RETURN(auto credentials, MakeChannelCredentials(tls, target.host));
   return grpc::CreateCustomChannel(target.ToString(), credentials,
                                    MakeArguments(timeouts));
+}
+
+// What a coordinator says of itself.
+enum class Standing { kNone, kStandby, kLeads };
+
+// By the health service: a standby serves nobody.
+Standing StandingOf(const grpc::Status& status, const grpc::ByteBuffer& reply) {
+  if (!status.ok()) return Standing::kNone;
+  std::vector<grpc::Slice> slices;
+  std::string bytes;
+  if (!reply.Dump(&slices).ok()) return Standing::kNone;
+  for (const grpc::Slice& slice : slices) bytes.append(slice.begin(), slice.end());
+  constexpr absl::string_view kServing("\x08\x01");  // field 1, SERVING
+  return bytes == kServing ? Standing::kLeads : Standing::kStandby;
+}
+
+// Asks all at once. The first that leads, otherwise the best that answered.
+std::shared_ptr<grpc::Channel> ChooseChannel(
+    const std::vector<std::shared_ptr<grpc::Channel>>& channels) {
+  struct Call {
+    explicit Call(const std::shared_ptr<grpc::Channel>& channel) : stub(channel) {}
+    grpc::GenericStub stub;
+    grpc::ClientContext context;
+    std::unique_ptr<grpc::ClientAsyncResponseReader<grpc::ByteBuffer>> reader;
+    grpc::ByteBuffer reply;
+    grpc::Status status;
+  };
+  grpc::CompletionQueue queue;
+  const grpc::ByteBuffer nothing(nullptr, 0);
+  std::vector<std::unique_ptr<Call>> calls;
+  for (size_t i = 0; i < channels.size(); ++i) {
+    calls.push_back(std::make_unique<Call>(channels[i]));
+    Call& call = *calls.back();
+    SetDeadline(call.context, kLongestChoice);
+    call.reader = call.stub.PrepareUnaryCall(
+        &call.context, "/grpc.health.v1.Health/Check", nothing, &queue);
+    call.reader->StartCall();
+    call.reader->Finish(&call.reply, &call.status, &call);
+  }
+  size_t best = 0;
+  Standing standing = Standing::kNone;
+  void* tag = nullptr;
+  bool ok = false;
+  for (size_t done = 0; done < calls.size() && queue.Next(&tag, &ok); ++done) {
+    const auto found = std::find_if(calls.begin(), calls.end(),
+                                    [&](const auto& call) { return call.get() == tag; });
+    const Standing its = StandingOf((*found)->status, (*found)->reply);
+    if (its <= standing) continue;
+    standing = its;
+    best = static_cast<size_t>(found - calls.begin());
+    if (standing != Standing::kLeads) continue;
+    for (const auto& call : calls) call->context.TryCancel();
+  }
+  return channels[best];
+}
+
+}  // namespace
+
+absl::StatusOr<std::shared_ptr<grpc::Channel>> CreateChannel(
+    const std::string& address, const TlsOptions& tls, const RpcTimeouts& timeouts) {
+  if (!absl::StrContains(address, ',')) return CreateOneChannel(address, tls, timeouts);
+  SYNCLINE_ASSIGN_OR_RETURN(const auto addresses, ParseAddresses(address));
+  std::vector<std::shared_ptr<grpc::Channel>> channels;
+  for (const std::string& one : addresses) {
+    SYNCLINE_ASSIGN_OR_RETURN(channels.emplace_back(),
+                              CreateOneChannel(one, tls, timeouts));
+  }
+  return ChooseChannel(channels);
 }
 
 absl::Status WaitUntilConnected(grpc::Channel& channel, const std::string& address,

@@ -28,7 +28,9 @@ namespace syncline {
 inline constexpr int kMaxRpcMessageBytes = 64 << 20;
 
 // Connects lazily. InvalidArgument when the address or the TLS files are wrong. The TLS
-// server name is the host of `address`.
+// server name is the host of `address`. Of several coordinators, "h1:7070,h2:7070", to the
+// one that leads, for which it asks all of them now, for a second at most; where none does,
+// to one that answers, and otherwise to the first.
 absl::StatusOr<std::shared_ptr<grpc::Channel>> CreateChannel(const std::string& address,
                                                              const TlsOptions& tls,
                                                              const RpcTimeouts& timeouts);

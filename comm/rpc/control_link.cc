@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "comm/base/failure.h"
 #include "comm/base/status.h"
 #include "comm/rpc/channel.h"
@@ -18,9 +19,6 @@ constexpr size_t kKeyBytes = 16;
 constexpr uint64_t kAcknowledgeEvery = 64;
 // A coordinator that starts a moment later is not worth a line.
 constexpr absl::Duration kSayWaitingAfter = absl::Seconds(3);
-constexpr absl::Duration kSayWaitingEvery = absl::Seconds(10);
-// A coordinator that is just starting or stopping may look like a stranger for a moment.
-constexpr absl::Duration kLastingAfter = absl::Seconds(3);
 
 std::string DrawKey() {
   std::random_device random;
@@ -58,6 +56,7 @@ ControlLink::ControlLink(ControlLinkOptions options, AttachCallbacks callbacks)
       dialer_({.first = options_.attach.timeouts.dial_slot,
                .longest = options_.attach.timeouts.connect_timeout},
               DrawSeed()),
+      targets_(absl::StrSplit(options_.attach.address, ',')),
       say_next_(kSayWaitingAfter),
       key_(DrawKey()),
       // Figures of all blocks of a step come at once; the bytes are bound enough.
@@ -239,37 +238,6 @@ v1::MemberMessage ControlLink::FirstMessage() {
   return message;
 }
 
-void ControlLink::SayThatItWaits() {
-  const absl::Duration now = clock_.Now();
-  if (was_attached_ || now < say_next_) return;
-  say_next_ = now + kSayWaitingEvery;
-  options_.log.Info(
-      absl::StrCat("waiting for the coordinator at ", options_.attach.address),
-      {{"reason", cause_}});
-}
-
-// For members that were never attached: the others know that address and files are right.
-bool ControlLink::WantsCause() {
-  absl::MutexLock lock(&mutex_);
-  return !was_attached_ && !IsOver() &&
-         (cause_.empty() || lasts_since_ || clock_.Now() >= say_next_);
-}
-
-void ControlLink::Found(const Diagnosis& diagnosis) {
-  cause_ = diagnosis.cause;
-  const absl::Duration now = clock_.Now();
-  if (!diagnosis.is_lasting) {
-    lasts_since_.reset();
-  } else if (!lasts_since_) {
-    lasts_since_ = now;
-  } else if (now - *lasts_since_ >= kLastingAfter) {
-    End(WithFailure(
-        absl::UnauthenticatedError(absl::StrCat("cannot join the coordinator at ",
-                                                options_.attach.address, ": ", cause_)),
-        Failure::kUnreachable));
-  }
-}
-
 // One attempt, which lasts for its slot unless it gets through.
 void ControlLink::Dial() {
   Serial serial = 0;
@@ -283,6 +251,7 @@ void ControlLink::Dial() {
   const absl::Duration slot = dialer_.NextSlot();
   const absl::Duration slot_end = clock_.Now() + slot;
   AttachOptions attach = options_.attach;
+  attach.address = Target();
   attach.connect_timeout = slot;
   AttachCallbacks callbacks;
   callbacks.on_message = [this, serial](const v1::CoordinatorMessage& message) {
@@ -302,6 +271,7 @@ void ControlLink::Dial() {
     if (!IsBreak(opened.status())) End(opened.status());
     while (!IsOver() && changed_.WaitUntil(mutex_, clock_, slot_end)) {
     }
+    ++target_;
     return;
   }
   std::shared_ptr<AttachStream> stream = *std::move(opened);
@@ -333,6 +303,8 @@ void ControlLink::AwaitAttached(absl::Duration until) {
     return;
   }
   const bool broke = candidate_broke_;
+  if (!std::exchange(begins_anew_, false)) ++target_;
+  SayThatItWaits();
   candidate_serial_ = 0;
   replaced_.push_back(std::move(candidate_));
   // Whoever refuses at once is not asked at once again.
@@ -453,6 +425,7 @@ void ControlLink::BeginAnew() {
   written_ = 0;
   acknowledged_ = 0;
   candidate_broke_ = true;  // it ends
+  begins_anew_ = true;
   changed_.SignalAll();
 }
 
@@ -492,6 +465,7 @@ void ControlLink::OnStreamEnd(Serial serial, const absl::Status& status) {
   if (!IsBreak(status)) return End(status);
   last_failure_ = status;
   if (is_candidate) candidate_broke_ = true;
+  if (is_candidate && !was_attached_) cause_ = std::string(status.message());
   if (!is_candidate) stream_broke_ = true;
   changed_.SignalAll();
 }

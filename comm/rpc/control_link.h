@@ -11,6 +11,9 @@
 //   link->Send(heartbeat);   // only the latest matters: never repeated
 //   link->Close(grace);
 //
+// The address may be that of several coordinators, "h1:7070,h2:7070", of which one leads: an
+// attempt that fails, or that one of the others refuses, is followed by one at the next.
+//
 // Every heartbeat is answered. A coordinator that answered none for
 // ControlLinkOptions::outage, not counting times in which this process did not run, is
 // lost: Unavailable, Failure::kRetryable. One that was started anew meanwhile knows no
@@ -116,6 +119,8 @@ class ControlLink {
   void Dial() ABSL_LOCKS_EXCLUDED(mutex_);
   void AwaitAttached(absl::Duration until) ABSL_LOCKS_EXCLUDED(mutex_);
   void FreeStreams() ABSL_LOCKS_EXCLUDED(mutex_);
+  // Of the watching thread: where the attempt under way goes.
+  const std::string& Target() const { return targets_[target_ % targets_.size()]; }
   bool IsHealthy() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Duration Silence() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool WantsCause() ABSL_LOCKS_EXCLUDED(mutex_);
@@ -154,7 +159,10 @@ class ControlLink {
   const ControlLinkOptions options_;
   const AttachCallbacks callbacks_;
   const SteadyClock clock_;
-  Dialer dialer_;  // of the watching thread
+  // Of the watching thread.
+  Dialer dialer_;
+  const std::vector<std::string> targets_;
+  size_t target_ = 0;
 
   // Held while a message is counted and delivered, so that streams which take turns keep
   // the order. Taken before mutex_.
@@ -183,6 +191,7 @@ class ControlLink {
   std::shared_ptr<AttachStream> candidate_ ABSL_GUARDED_BY(mutex_);
   Serial candidate_serial_ ABSL_GUARDED_BY(mutex_) = 0;
   bool candidate_broke_ ABSL_GUARDED_BY(mutex_) = false;
+  bool begins_anew_ ABSL_GUARDED_BY(mutex_) = false;  // where the candidate was
   Serial last_serial_ ABSL_GUARDED_BY(mutex_) = 0;
   // Were replaced; the watching thread ends them.
   std::vector<std::shared_ptr<AttachStream>> replaced_ ABSL_GUARDED_BY(mutex_);

@@ -141,7 +141,7 @@ class FakeCoordinator final : public v1::Coordinator::Service {
 class Member {
  public:
   explicit Member(const std::string& address, absl::Duration patience = kPatience,
-                  const TlsOptions& tls = {}) {
+                  const TlsOptions& tls = {}, absl::Duration outage = {}) {
     v1::MemberMessage hello;
     hello.mutable_server_hello()->set_name("a member");
     const Timeouts timeouts = Timeouts::Derive(absl::Seconds(10));
@@ -149,6 +149,7 @@ class Member {
         {.attach = {.address = address, .tls = tls, .timeouts = timeouts},
          .hello = hello,
          .patience = patience,
+         .outage = outage,
          .hello_again =
              [hello]() mutable {
                hello.mutable_server_hello()->set_name("the same member");
@@ -359,6 +360,36 @@ TEST(ControlLinkTest, IsUnreachableAfterItsPatience) {
   Member member(address, absl::Milliseconds(300));
   EXPECT_EQ(FailureOf(member.AwaitEnd()), Failure::kUnreachable);
   EXPECT_FALSE(member.link().was_attached());
+}
+
+TEST(ControlLinkTest, OfSeveralCoordinatorsFindsWhicheverLeads) {
+  const absl::Status standby = absl::UnavailableError("a standby; ask the other one");
+  FakeCoordinator first;
+  auto second = std::make_unique<FakeCoordinator>();
+  first.RefuseWith(standby);
+  Member member(absl::StrCat(first.address(), ",", second->address()), kPatience, {},
+                kPatience);
+  ASSERT_TRUE(Eventually([&] { return member.link().was_attached(); }));
+  member.Enter(1);
+  ASSERT_TRUE(Eventually([&] { return second->heard().size() == 1; }));
+  first.StartAnew(2);
+  first.RefuseWith(absl::OkStatus());
+  second->Stop();
+  ASSERT_TRUE(Eventually([&] { return first.names().size() == 1; }));
+  EXPECT_THAT(first.names(), ElementsAre("the same member"));
+  member.Enter(2);
+  ASSERT_TRUE(Eventually([&] { return first.heard().size() == 1; }));
+}
+
+TEST(ControlLinkTest, OfStandbysAloneSaysWhatTheySay) {
+  FakeCoordinator standby;
+  standby.RefuseWith(absl::UnavailableError("a standby; nobody leads"));
+  FakeCoordinator other;
+  other.RefuseWith(absl::UnavailableError("a standby; nobody leads"));
+  Member member(absl::StrCat(standby.address(), ",", other.address()), absl::Seconds(4));
+  const absl::Status end = member.AwaitEnd();
+  EXPECT_EQ(FailureOf(end), Failure::kUnreachable);
+  EXPECT_THAT(std::string(end.message()), HasSubstr("a standby; nobody leads"));
 }
 
 }  // namespace

@@ -112,7 +112,7 @@ absl::StatusOr<UniqueFd> ConnectTo(const HostPort& target, absl::Duration limit)
 
 Diagnosis DiagnoseConnection(const std::string& address, const TlsOptions& tls,
                              absl::Duration limit) {
-  const auto target = ParseHostPort(address);
+  const auto target = ParseHostPort(address.substr(0, address.find(',')));
   if (!target.ok()) return {std::string(target.status().message())};
   const auto socket = ConnectTo(*target, limit);
   if (!socket.ok()) return {std::string(socket.status().message())};

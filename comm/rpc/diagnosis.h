@@ -24,7 +24,7 @@
 
 namespace syncline {
 
-// Says so when it finds nothing wrong.
+// Says so when it finds nothing wrong. Of several addresses the first is looked at.
 Diagnosis DiagnoseConnection(const std::string& address, const TlsOptions& tls,
                              absl::Duration limit);
 

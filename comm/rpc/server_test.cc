@@ -6,12 +6,15 @@
 #include "absl/strings/str_cat.h"
 #include "comm/base/env.h"
 #include "comm/base/failure.h"
+#include "comm/rpc/address.h"
 #include "comm/rpc/certificate.h"
 #include "comm/rpc/certificates_test_util.h"
 #include "comm/rpc/channel.h"
 #include "comm/rpc/status.h"
 #include "gmock/gmock.h"
+#include "grpcpp/completion_queue.h"
 #include "grpcpp/generic/generic_stub.h"
+#include "grpcpp/health_check_service_interface.h"
 #include "grpcpp/support/byte_buffer.h"
 #include "gtest/gtest.h"
 
@@ -58,6 +61,42 @@ TEST(RpcServer, AnswersTheHealthCheckOnTheBoundPort) {
             absl::OkStatus());
   EXPECT_EQ(Ping(*channel), absl::OkStatus());
   running->Shutdown(absl::Seconds(1));
+}
+
+// As `grpc.health.v1.Health` says it: a standby serves nobody.
+TEST(RpcServer, OfSeveralTheOneThatServesIsChosen) {
+  auto standby = StartServer(LoopbackOptions());
+  auto leader = StartServer(LoopbackOptions());
+  ASSERT_TRUE(standby.ok() && leader.ok());
+  standby->server->GetHealthCheckService()->SetServingStatus(false);
+  const std::string nobody = absl::StrCat("127.0.0.1:", *PickFreePort("127.0.0.1"));
+  const std::string all =
+      absl::StrCat(nobody, ",", standby->address, ",", leader->address);
+  const auto peer_of = [&](const std::string& addresses) -> std::string {
+    const auto channel = CreateChannel(addresses, {}, RpcTimeouts::Default());
+    if (!channel.ok()) return std::string(channel.status().message());
+    grpc::GenericStub stub(*channel);
+    grpc::ClientContext context;
+    SetDeadline(context, absl::Seconds(60));
+    context.set_wait_for_ready(true);
+    grpc::CompletionQueue queue;
+    const grpc::ByteBuffer nothing(nullptr, 0);
+    auto reader =
+        stub.PrepareUnaryCall(&context, "/grpc.health.v1.Health/Check", nothing, &queue);
+    grpc::ByteBuffer reply;
+    grpc::Status status;
+    reader->StartCall();
+    reader->Finish(&reply, &status, &reply);
+    void* tag = nullptr;
+    bool ok = false;
+    queue.Next(&tag, &ok);
+    return context.peer();
+  };
+  EXPECT_THAT(peer_of(all), HasSubstr(leader->address));
+  leader->Shutdown(absl::ZeroDuration());
+  EXPECT_THAT(peer_of(all), HasSubstr(standby->address)) << "which says who leads";
+  EXPECT_THAT(peer_of("a:1,b"), HasSubstr("'b' is no address"));
+  standby->Shutdown(absl::ZeroDuration());
 }
 
 TEST(RpcServer, RefusesAPortThatIsInUse) {

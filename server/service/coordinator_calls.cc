@@ -67,9 +67,11 @@ grpc::ServerUnaryReactor* CoordinatorService::Status(grpc::CallbackServerContext
                                                      v1::StatusReply* reply) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   const absl::StatusOr<Peer> peer = gate_->AdmitCall(*context, Action::kReadStatus, "");
-  if (peer.ok()) *reply = StatusNow();
-  if (peer.ok() && peer->identity) ShowOnly(*peer->identity, *reply);
-  reactor->Finish(ToGrpcStatus(peer.status()));
+  absl::Status status = peer.status();
+  if (status.ok() && !StillLeads()) status = NotApplied().status;
+  if (status.ok()) *reply = StatusNow();
+  if (status.ok() && peer->identity) ShowOnly(*peer->identity, *reply);
+  reactor->Finish(ToGrpcStatus(status));
   return reactor;
 }
 
@@ -203,7 +205,7 @@ grpc::ServerUnaryReactor* CoordinatorService::TakeReport(
 }
 
 void CoordinatorService::PostCall(Item item) {
-  {
+  if (StillLeads()) {
     absl::MutexLock lock(&mutex_);
     if (!stopped_ && inbox_.size() < kMaxInboxItems) return Post(std::move(item));
   }

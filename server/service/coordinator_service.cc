@@ -186,13 +186,6 @@ absl::Status CoordinatorService::Farewell(const char* why) const {
   return options_.comes_back ? stops : WithFailure(stops, Failure::kRetryable);
 }
 
-void CoordinatorService::StopWith(const absl::Status& status) {
-  absl::MutexLock lock(&mutex_);
-  if (std::exchange(stopped_, true)) return;
-  changed_.SignalAll();
-  links_.CloseAll(status);
-}
-
 // ---- From gRPC's threads, with coordinator_calls.cc ----
 
 grpc::ServerBidiReactor<v1::MemberMessage, v1::CoordinatorMessage>*
@@ -227,6 +220,7 @@ v1::StatusReply CoordinatorService::StatusNow() {
 }
 
 void CoordinatorService::Register(MemberStream* stream) {
+  StillLeads();
   absl::MutexLock lock(&mutex_);
   links_.Began(stream, PatientNow());
   if (stopped_) {
@@ -242,6 +236,7 @@ void CoordinatorService::Gone(MemberStream* stream) {
 }
 
 void CoordinatorService::Receive(MemberStream* stream, const v1::MemberMessage& message) {
+  if (!StillLeads()) return;  // the stream is closed
   // Before a link is made of it.
   absl::StatusOr<MemberBody> body = Disconnected{};
   const bool has_body = message.body_case() != v1::MemberMessage::BODY_NOT_SET &&
@@ -417,6 +412,7 @@ void CoordinatorService::Handle(Item& item) {
 
 // What was carried out.
 CoordinatorOutputs CoordinatorService::Apply(const CoordinatorInput& input) {
+  if (!StillLeads()) return {};
   absl::Duration now;
   {
     absl::MutexLock lock(&mutex_);
@@ -429,7 +425,8 @@ CoordinatorOutputs CoordinatorService::Apply(const CoordinatorInput& input) {
     outputs = coordinator_.Apply(input, now);
   }
   for (size_t i = 0; i < outputs.size(); ++i) {
-    if (Perform(outputs[i])) continue;
+    // Whatever took long, a disk or a pause, may have taken the lead.
+    if (StillLeads() && Perform(outputs[i])) continue;
     outputs.resize(i);
     break;
   }

@@ -77,8 +77,11 @@ struct CoordinatorServiceOptions {
   Logger log = {};
   Logger audit = {};                  // server/service/gate.h
   ControlMetrics* metrics = nullptr;  // outlives the service, or none
-  // Called once, when the state could not be stored; the process should end with this
-  // error.
+  // Whether it still leads, where it is one of several (server/etcd/leadership.h). Once it
+  // says no, nothing more is applied, stored or said; StepDown says that it changed.
+  std::function<bool()> leads = nullptr;
+  // Called once, when the state could not be stored, or it leads no more; the process
+  // should end with this error.
   std::function<void(const absl::Status&)> on_fatal = [](const absl::Status&) {};
 };
 
@@ -134,6 +137,9 @@ class CoordinatorService final : public v1::Coordinator::CallbackService {
   v1::StatusReply StatusNow() ABSL_LOCKS_EXCLUDED(mutex_);
   // Of all jobs, oldest first.
   v1::EventsReply EventsNow() const;
+
+  // It does not lead any more: members are sent to whoever does, and on_fatal is called.
+  void StepDown(const absl::Status& why) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Ends all streams; members take it for a lost coordinator. Call before the gRPC server
   // is shut down.
@@ -195,7 +201,10 @@ class CoordinatorService final : public v1::Coordinator::CallbackService {
   void TakeTrace(ConnectionId connection, const v1::TracePart& part)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void SendOrders(const TraceDesk::Orders& orders) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void StopWith(const absl::Status& status) ABSL_LOCKS_EXCLUDED(mutex_);
+  // False for the second one.
+  bool StopWith(const absl::Status& status) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Whether it may act; where not, it stops. Asked before whatever is said or done.
+  bool StillLeads() ABSL_LOCKS_EXCLUDED(mutex_);
 
   // The machine's thread.
   void Run() ABSL_LOCKS_EXCLUDED(mutex_, machine_mutex_);

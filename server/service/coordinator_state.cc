@@ -1,9 +1,11 @@
-// What of the coordinator outlives it: read when it starts, written before it acts.
+// What of the coordinator outlives it: read when it starts, written before it acts; and
+// how it ends when it may act no more.
 #include <memory>
 #include <string>
 #include <utility>
 #include <variant>
 
+#include "absl/synchronization/mutex.h"
 #include "comm/base/failure.h"
 #include "comm/base/status.h"
 #include "server/coordinator/job_record.h"
@@ -108,8 +110,33 @@ bool CoordinatorService::Store(const StoreRecord& record) {
   if (stored.ok()) return true;
   options_.log.Error("the coordinator's state could not be stored, it stops",
                      {{"error", std::string(stored.message())}});
-  StopWith(Farewell("the coordinator cannot store its state"));
-  options_.on_fatal(stored);
+  if (StopWith(Farewell("the coordinator cannot store its state"))) {
+    options_.on_fatal(stored);
+  }
+  return false;
+}
+
+bool CoordinatorService::StopWith(const absl::Status& status) {
+  absl::MutexLock lock(&mutex_);
+  if (std::exchange(stopped_, true)) return false;
+  changed_.SignalAll();
+  links_.CloseAll(status);
+  return true;
+}
+
+void CoordinatorService::StepDown(const absl::Status& why) {
+  if (!StopWith(Farewell("this coordinator does not lead any more"))) return;
+  options_.log.Error("this coordinator steps down",
+                     {{"reason", std::string(why.message())}});
+  options_.on_fatal(why);
+}
+
+bool CoordinatorService::StillLeads() {
+  if (options_.leads == nullptr || options_.leads()) return true;
+  StepDown(WithFailure(
+      absl::UnavailableError("this coordinator's time as the leader is over; start it "
+                             "again, and it is a standby"),
+      Failure::kRetryable));
   return false;
 }
 

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "comm/base/failure.h"
 #include "comm/base/status.h"
@@ -26,7 +27,8 @@ CoordinatorWait::CoordinatorWait(Options options,
     : options_(std::move(options)), say_(std::move(say)), began_at_(clock_.Now()) {}
 
 absl::StatusOr<bool> CoordinatorWait::Answers(absl::Duration slice) {
-  if (channel_ == nullptr) {
+  // Of several, another one may lead by now.
+  if (channel_ == nullptr || absl::StrContains(options_.coordinator, ',')) {
     SYNCLINE_ASSIGN_OR_RETURN(channel_, CreateChannel(options_.coordinator, options_.tls,
                                                       RpcTimeouts::Default()));
   }

@@ -186,7 +186,8 @@ absl::Status Launcher::StartWorker(const WorkerPlan& worker) {
   spec.env.emplace_back("TORCHELASTIC_ERROR_FILE", ErrorPath(worker.name));
   spec.env.emplace_back("TORCHELASTIC_RESTART_COUNT",
                         absl::StrCat(restarts_[worker.rank]));
-  SYNCLINE_ASSIGN_OR_RETURN(const HostPort coordinator, ParseHostPort(coordinator_));
+  SYNCLINE_ASSIGN_OR_RETURN(const HostPort coordinator, ParseHostPort(coordinator_.substr(
+                                                            0, coordinator_.find(','))));
   spec.env.emplace_back("SYNCLINE_COORDINATOR", coordinator_);
   spec.env.emplace_back("MASTER_ADDR", options_.master_addr.empty()
                                            ? coordinator.host

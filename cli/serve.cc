@@ -17,8 +17,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "cli/audit_log.h"
-#include "cli/flags.h"
+#include "cli/serve_flags.h"
 #include "cli/serve_options.h"
+#include "cli/standby.h"
 #include "cli/stop_signal.h"
 #include "comm/base/env.h"
 #include "comm/base/failure.h"
@@ -48,9 +49,11 @@ namespace {
 
 class Services {
  public:
-  Services(ServePlan plan, StopSignal& stop)
+  // `lead`: where this coordinator is one of several, or null. Outlives them.
+  Services(ServePlan plan, StopSignal& stop, Standby* lead)
       : plan_(std::move(plan)),
         stop_(stop),
+        lead_(lead),
         log_(Logger::Create(plan_.log)),
         metrics_(registry_) {}
 
@@ -74,6 +77,7 @@ class Services {
 
   const ServePlan plan_;
   StopSignal& stop_;
+  Standby* const lead_;
   const Logger log_;
   uint64_t handshakes_ = 0;  // refused; under the lock of refused_handshakes_
   prometheus::Registry registry_;
@@ -137,13 +141,16 @@ absl::Status Services::OpenAuditLog() {
 
 absl::Status Services::StartCoordinator() {
   SYNCLINE_RETURN_IF_ERROR(OpenAuditLog());
-  SYNCLINE_ASSIGN_OR_RETURN(store_, OpenSqliteStore(plan_.state_dir, log_));
+  if (lead_ == nullptr) {
+    SYNCLINE_ASSIGN_OR_RETURN(store_, OpenSqliteStore(plan_.state_dir, log_));
+  }
   CoordinatorServiceOptions options;
   options.coordinator = {.timeouts = plan_.timeouts,
                          .expected_servers = plan_.servers,
                          .patience = plan_.patience,
                          .own_server = plan_.has_server ? ServerName() : ""};
-  options.store = store_.get();
+  options.store = lead_ != nullptr ? &lead_->store() : store_.get();
+  if (lead_ != nullptr) options.leads = [this] { return lead_->leads(); };
   options.comes_back = !plan_.has_server;
   options.checkpoints = checkpoints_.get();
   options.tls = plan_.tls;
@@ -154,6 +161,9 @@ absl::Status Services::StartCoordinator() {
   options.log = log_.With({{"role", "coordinator"}});
   options.on_fatal = [this](const absl::Status& status) { stop_.Fail(status); };
   SYNCLINE_ASSIGN_OR_RETURN(coordinator_, CoordinatorService::Create(std::move(options)));
+  if (lead_ != nullptr) {
+    lead_->OnLost([this](const absl::Status& why) { coordinator_->StepDown(why); });
+  }
   ServerOptions server = {.listen = plan_.listen,
                           .tls = plan_.tls,
                           .timeouts = RpcTimeouts::From(plan_.timeouts),
@@ -229,7 +239,7 @@ void Services::SayWhoMayReadTheAdminPort() const {
 
 void Services::WarnOfKeysInTheClear(DataPlaneMode mode) const {
   const bool seals = mode == DataPlaneMode::kAuto || mode == DataPlaneMode::kTls;
-  const auto control = ParseHostPort(control_);
+  const auto control = ParseHostPort(control_.substr(0, control_.find(',')));
   const bool is_here = control.ok() && IsLoopback(control->host);
   if (!seals || plan_.tls.HasTls() || is_here) return;
   log_.Warning(
@@ -372,7 +382,18 @@ absl::StatusOr<int> Serve(const ServeFlags& flags) {
   if (plan.memory_bytes == 0) plan.memory_bytes = MemoryForJobs(ReadProcessLimits());
   StopSignal stop;
   RaiseFileLimit();
-  Services services(std::move(plan), stop);
+  std::unique_ptr<Standby> standby;
+  if (plan.etcd) {
+    SYNCLINE_ASSIGN_OR_RETURN(
+        standby,
+        Standby::Start(plan, Logger::Create(plan.log).With({{"role", "coordinator"}}),
+                       stop));
+    SYNCLINE_ASSIGN_OR_RETURN(const int ended_by, standby->WaitForLead());
+    if (ended_by != 0) return 128 + ended_by;
+    plan.listen = standby->listen();
+    plan.admin_listen = standby->admin_listen();
+  }
+  Services services(std::move(plan), stop, standby.get());
   absl::StatusOr<int> signal = 0;
   if (const absl::Status started = services.Start(); started.ok()) {
     signal = stop.Wait([&] { services.UpdateMetrics(); });
@@ -381,44 +402,9 @@ absl::StatusOr<int> Serve(const ServeFlags& flags) {
     signal = started;
   }
   services.Stop();
+  if (standby != nullptr) standby->Resign();
   SYNCLINE_RETURN_IF_ERROR(signal.status());
   return 128 + *signal;
-}
-
-template <typename Value>
-CLI::Option* Add(CLI::App& serve, const char* name, Value& value, const char* help) {
-  return serve.add_option(name, value, help)->capture_default_str();
-}
-
-// Not as an unset variable leaves it: the default may be another file than was meant.
-std::string IsNamed(const std::string& path) { return path.empty() ? "is empty" : ""; }
-
-// Who may read what on the admin port.
-void AddAdminFlags(CLI::App& serve, ServeFlags& flags) {
-  Add(serve, "--admin-listen", flags.admin_listen,
-      "Where dashboard, metrics, probes and status are served; beyond loopback by HTTPS, "
-      "with --tls-cert and --tls-key");
-  serve.add_flag("--admin-plain", flags.admin_plain,
-                 "Serve them by plain HTTP beyond loopback, too, on purpose");
-  Add(serve, "--admin-token-file", flags.admin_token_file,
-      "File with the token that whoever reads them must show, but for probes; looked at "
-      "every second; default: anybody who reaches the port may read")
-      ->check(IsNamed);
-}
-
-// Whom the coordinator lets in, and who reads of it later.
-void AddDoorFlags(CLI::App& serve, ServeFlags& flags) {
-  Add(serve, "--audit-log", flags.audit_log,
-      "File to which the coordinator adds a line of JSON for each member that it admits "
-      "or refuses, and each change of a job")
-      ->check(IsNamed);
-  Add(serve, "--revoked", flags.revoked,
-      "File with the serial numbers of certificates that the coordinator believes no "
-      "more (`syncline certs revoke`); looked at every second")
-      ->check(IsNamed);
-  Add(serve, "--streams-per-certificate", flags.streams_per_certificate,
-      "How many members may have the same certificate at once; lower it where each "
-      "machine has its own, so that a stolen one takes little");
 }
 
 }  // namespace
@@ -426,66 +412,7 @@ void AddDoorFlags(CLI::App& serve, ServeFlags& flags) {
 void AddServe(CLI::App& app, Command* selected) {
   auto flags = std::make_shared<ServeFlags>();
   CLI::App* serve = app.add_subcommand("serve", "Run the long-running services");
-  const auto add = [&](const char* name, auto& value, const char* help) {
-    return Add(*serve, name, value, help);
-  };
-  add("--role", flags->role, "all, coordinator or server");
-  add("--listen", flags->listen, "Where the coordinator listens");
-  AddAdminFlags(*serve, *flags);
-  add("--advertise", flags->advertise, "HOST:PORT by which others reach this process");
-  add("--state-dir", flags->state_dir,
-      "Where the coordinator keeps its state; default $XDG_STATE_HOME/syncline or "
-      "~/.local/state/syncline")
-      ->check(IsNamed);
-  add("--coordinator", flags->coordinator,
-      "HOST:PORT of the coordinator, for --role server");
-  add("--servers", flags->servers,
-      "How many servers the coordinator waits for; 0: there will be none, and workers "
-      "that "
-      "want one are refused");
-  add("--engine-threads", flags->engine_threads,
-      "Engines of a server; 0: half of the cores");
-  add("--memory", flags->memory,
-      "What the jobs of a server may take together, such as 8GiB; default 80 % of what "
-      "the machine or its control group has left");
-  add("--checkpoint-dir", flags->checkpoint_dir,
-      "Where checkpoints of jobs are kept: the same directory for the coordinator and "
-      "all "
-      "servers, on several hosts a shared one; default: none are")
-      ->check(IsNamed);
-  add("--journal-dir", flags->journal_dir,
-      "Where this server keeps the journals of jobs with durability=disk: a local "
-      "directory, or a shared one; default: there are none")
-      ->check(IsNamed);
-  add("--journal-snapshot-factor", flags->journal_snapshot_factor,
-      "A journal takes a snapshot, and deletes what is before it, once its records have "
-      "so "
-      "many times the bytes of weights and optimizer state (1 to 1000); 0: never");
-  add("--drain-timeout", flags->drain_timeout,
-      "How long a server that gets SIGTERM waits until other servers have backups of "
-      "what "
-      "jobs with durability=peer have here (12s, 2m); a second signal ends it");
-  add("--data-plane", flags->data_plane,
-      "How gradients and weights travel: auto (shared memory in a host, TLS 1.3 between "
-      "hosts), tls, plain (neither sealed nor authenticated) or rdma");
-  add("--data-plane-address", flags->data_plane_address,
-      "Host or address by which workers reach this server's engines; default: the one "
-      "that leads to the coordinator");
-  add("--data-plane-ports", flags->data_plane_ports,
-      "FIRST-LAST: where engines listen for workers of other hosts; default: any port");
-  add("--rdma-fabric", flags->rdma_fabric,
-      "Why rdma is safe: isolated (nobody else is on the fabric) or ipsec");
-  add("--failure-timeout", flags->failure_timeout,
-      "How long a job may stand still because somebody died");
-  add("--patience", flags->patience,
-      "How long a server keeps its jobs for a coordinator that is away, and a "
-      "coordinator "
-      "a job for a server that is to come back with its journal: 90s, 5m; default: 30 "
-      "times --failure-timeout, 5m where that is 10s");
-  AddDoorFlags(*serve, *flags);
-  add("--log-format", flags->log_format, "text or json");
-  add("--log-level", flags->log_level, "debug, info, warning or error");
-  AddTlsFlags(*serve, &flags->tls);
+  AddServeFlags(*serve, *flags);
   serve->callback([=] { *selected = [flags] { return Serve(*flags); }; });
 }
 

@@ -151,19 +151,20 @@ absl::Status SetDataPlane(const ServeFlags& flags, const std::string& control_ho
 
 absl::Status SetAddresses(const ServeFlags& flags, ServePlan& plan) {
   const std::pair<const char*, const std::string*> addresses[] = {
-      {"--listen", &flags.listen},
-      {"--admin-listen", &flags.admin_listen},
-      {"--coordinator", &flags.coordinator}};
+      {"--listen", &flags.listen}, {"--admin-listen", &flags.admin_listen}};
   for (const auto& [flag, address] : addresses) {
     const auto parsed = ParseHostPort(*address);
     if (!parsed.ok()) return ForFlag(flag, parsed.status());
   }
+  const auto coordinators = ParseAddresses(flags.coordinator);
+  if (!coordinators.ok()) return ForFlag("--coordinator", coordinators.status());
   plan.listen = flags.listen;
   plan.admin_listen = flags.admin_listen;
   plan.advertise = flags.advertise;
   plan.coordinator = flags.coordinator;
   // Who finds the coordinator on loopback is on this host, and so are all it works with.
-  const std::string& control = plan.has_coordinator ? flags.listen : flags.coordinator;
+  const std::string& control =
+      plan.has_coordinator ? flags.listen : coordinators->front();
   SYNCLINE_ASSIGN_OR_RETURN(const HostPort host_port, ParseHostPort(control));
   return SetDataPlane(flags, host_port.host, plan);
 }
@@ -180,6 +181,32 @@ absl::Status SetAdmin(const ServeFlags& flags, ServePlan& plan) {
       "refusing to serve --admin-listen ", flags.admin_listen,
       " in plain text: anyone on the way could read names of jobs and hosts; give "
       "--tls-cert, --tls-key and --tls-ca, or, on a network you trust, --admin-plain"));
+}
+
+// Of one of several coordinators.
+absl::Status SetEtcd(const ServeFlags& flags, ServePlan& plan) {
+  const bool has_files = !flags.etcd_tls.ca_file.empty() ||
+                         !flags.etcd_tls.cert_file.empty() ||
+                         !flags.etcd_tls.key_file.empty();
+  if (flags.state.empty()) {
+    if (has_files) return Usage("--etcd-ca, --etcd-cert and --etcd-key go with --state");
+    return absl::OkStatus();
+  }
+  if (!plan.has_coordinator || plan.has_server) {
+    return Usage(
+        "--state is for --role coordinator alone: servers that end with it leave nothing "
+        "for another coordinator to go on with");
+  }
+  if (!flags.state_dir.empty()) {
+    return Usage("--state and --state-dir exclude each other; drop one of them");
+  }
+  const auto address = ParseEtcdAddress(flags.state);
+  if (!address.ok()) return ForFlag("--state", address.status());
+  const absl::Status tls = CheckEtcdTls(*address, flags.etcd_tls, flags.tls.insecure);
+  if (!tls.ok()) return ForFlag("--state", tls);
+  plan.etcd = *address;
+  plan.etcd_tls = flags.etcd_tls;
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -226,8 +253,9 @@ absl::StatusOr<ServePlan> MakeServePlan(const ServeFlags& flags, int cores,
   if (!factor.ok()) return ForFlag("--journal-snapshot-factor", factor);
   plan.journal_snapshot_factor = flags.journal_snapshot_factor;
   plan.tls = flags.tls;
+  SYNCLINE_RETURN_IF_ERROR(SetEtcd(flags, plan));
   plan.state_dir = flags.state_dir;
-  if (plan.has_coordinator && plan.state_dir.empty()) {
+  if (plan.has_coordinator && plan.state_dir.empty() && !plan.etcd) {
     SYNCLINE_ASSIGN_OR_RETURN(plan.state_dir, DefaultStateDir(environment));
   }
   return plan;
@@ -246,7 +274,8 @@ absl::Status FindDataPlaneHost(const std::string& address, const std::string& co
     return absl::OkStatus();
   }
   if (!plan.listen_host.empty()) return absl::OkStatus();
-  SYNCLINE_ASSIGN_OR_RETURN(const HostPort control, ParseHostPort(coordinator));
+  SYNCLINE_ASSIGN_OR_RETURN(const HostPort control,
+                            ParseHostPort(coordinator.substr(0, coordinator.find(','))));
   // A name that nobody knows yet may be known when the server has attached: then, and when
   // the coordinator is in this process, others come by the way that leads to most.
   absl::StatusOr<std::string> host = ResolveHost(control.host);

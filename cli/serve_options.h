@@ -14,6 +14,7 @@
 #include "comm/base/timeouts.h"
 #include "comm/rpc/tls.h"
 #include "comm/transport/network/network.h"
+#include "server/etcd/etcd_address.h"
 #include "server/journal/journal.h"
 
 namespace syncline {
@@ -27,6 +28,8 @@ struct ServeFlags {
   std::string admin_token_file;
   std::string advertise;
   std::string state_dir;
+  std::string state;  // "etcd://…"; empty: state_dir
+  EtcdTls etcd_tls;
   std::string coordinator = "127.0.0.1:7070";
   int servers = 1;
   int engine_threads = 0;
@@ -59,7 +62,9 @@ struct ServePlan {
   std::string admin_token_file;  // empty: anybody who reaches it may read
   std::string advertise;         // empty: the address that is listened on
   std::string state_dir;
-  std::string coordinator;  // of a server that is alone
+  std::optional<EtcdAddress> etcd = std::nullopt;  // in place of state_dir
+  EtcdTls etcd_tls = {};
+  std::string coordinator;  // of a server that is alone; perhaps several
   uint32_t servers = 1;
   uint32_t engines = 1;
   uint64_t memory_bytes = 0;  // for the jobs of a server; 0: not said
@@ -89,7 +94,8 @@ absl::StatusOr<ServePlan> MakeServePlan(const ServeFlags& flags, int cores,
                                         const Environment& environment);
 
 // Fills in where engines listen and are reached. `address` is the flag, and may be empty;
-// then it is the address of this host that leads to `coordinator` (HOST:PORT). May wait
+// then it is the address of this host that leads to `coordinator` (HOST:PORT, the first of
+// several). May wait
 // for a name service. Failure::kUsage when there is none.
 absl::Status FindDataPlaneHost(const std::string& address, const std::string& coordinator,
                                DataPlanePlan& plan);

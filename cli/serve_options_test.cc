@@ -273,5 +273,43 @@ TEST(ServePlanTest, AWildcardIsReachedOnThisHost) {
   }
 }
 
+TEST(ServePlanTest, OneOfSeveralCoordinatorsKeepsItsStateInEtcd) {
+  ServeFlags flags;
+  flags.role = "coordinator";
+  flags.state = "etcd://127.0.0.1:2379,127.0.0.1:2380/x";
+  const auto plan = MakeServePlan(flags, 2, NoEnvironment);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  ASSERT_TRUE(plan->etcd.has_value());
+  EXPECT_EQ(plan->etcd->ToString(), flags.state);
+  EXPECT_EQ(plan->state_dir, "");
+
+  ServeFlags both = flags;
+  both.state_dir = "state";
+  ExpectRefused(both, "--state-dir");
+  ServeFlags whole = flags;
+  whole.role = "all";
+  ExpectRefused(whole, "--role coordinator alone");
+  ServeFlags file = flags;
+  file.state = "/var/lib/syncline";
+  ExpectRefused(file, "write etcd://");
+  ServeFlags far = flags;
+  far.state = "etcd://192.0.2.1:2379";
+  ExpectRefused(far, "--etcd-ca");
+  ServeFlags alone;
+  alone.etcd_tls.ca_file = "ca";
+  ExpectRefused(alone, "go with --state");
+}
+
+TEST(ServePlanTest, AServerMayKnowSeveralCoordinators) {
+  ServeFlags flags;
+  flags.role = "server";
+  flags.coordinator = "192.0.2.1:7070,192.0.2.2:7070";
+  const auto plan = MakeServePlan(flags, 2, NoEnvironment);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_EQ(plan->coordinator, flags.coordinator);
+  flags.coordinator = "192.0.2.1:7070,";
+  ExpectRefused(flags, "--coordinator");
+}
+
 }  // namespace
 }  // namespace syncline

@@ -54,6 +54,13 @@ absl::StatusOr<int> StopSignal::Wait(const std::function<void()>& periodically) 
   return signal;
 }
 
+absl::StatusOr<int> StopSignal::WaitUntil(const std::function<bool()>& condition) {
+  int signal = 0;
+  while (!condition() && signal == 0) signal = Next(kConditionPeriod);
+  SYNCLINE_RETURN_IF_ERROR(failure());
+  return signal;
+}
+
 void StopSignal::WaitFor(const std::function<bool()>& condition, absl::Duration limit) {
   const SteadyClock clock;
   while (!condition() && clock.Now() < limit) {

@@ -36,6 +36,9 @@ class StopSignal {
   // The signal. Calls `periodically` meanwhile, each second.
   absl::StatusOr<int> Wait(const std::function<void()>& periodically);
 
+  // The signal, or 0 once that is so. An error as with Wait.
+  absl::StatusOr<int> WaitUntil(const std::function<bool()>& condition);
+
   // Until that is so, or that long. SIGINT, a second signal and a failure end it, too.
   void WaitFor(const std::function<bool()>& condition, absl::Duration limit);
 

@@ -1,0 +1,85 @@
+// A coordinator among several, whose state is in etcd: first a standby, which says to
+// everybody who leads, and then the one that leads.
+//
+//   SYNCLINE_ASSIGN_OR_RETURN(auto standby, Standby::Start(plan, log, stop));
+//   SYNCLINE_ASSIGN_OR_RETURN(const int signal, standby->WaitForLead());
+//   if (signal == 0) { ... standby->store() ...; standby->Resign(); }
+//
+// Belongs to the thread that waits for signals.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "cli/serve_options.h"
+#include "cli/stop_signal.h"
+#include "comm/base/log.h"
+#include "comm/rpc/server.h"
+#include "prometheus/registry.h"
+#include "server/admin/admin_server.h"
+#include "server/etcd/etcd_client.h"
+#include "server/etcd/etcd_store.h"
+#include "server/etcd/leadership.h"
+#include "server/service/standby_service.h"
+
+namespace syncline {
+
+class Standby {
+ public:
+  // Serves the plan's control and admin addresses, and prints
+  //   syncline: standby control=HOST:PORT admin=HOST:PORT
+  static absl::StatusOr<std::unique_ptr<Standby>> Start(const ServePlan& plan,
+                                                        const Logger& log,
+                                                        StopSignal& stop);
+  ~Standby();  // resigns
+
+  // The signal that ended the wait, or 0: this coordinator leads, and both ports are free
+  // for it.
+  absl::StatusOr<int> WaitForLead();
+
+  // Where it was reached, for it to be reached there again.
+  const std::string& listen() const { return listen_; }
+  const std::string& admin_listen() const { return admin_listen_; }
+
+  // Of the one that leads.
+  StateStore& store() { return *store_; }
+  bool leads() const { return leadership_->leads(); }
+  // Called once, from another thread, when it does not any more.
+  void OnLost(std::function<void(const absl::Status&)> on_lost);
+
+  // Lets the next one lead, now that nothing more is said or stored.
+  void Resign();
+
+ private:
+  Standby(const ServePlan& plan, const Logger& log, StopSignal& stop)
+      : plan_(plan), log_(log), stop_(stop) {}
+  absl::Status StartServing();
+  void Lost(const absl::Status& why) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  const ServePlan plan_;
+  const Logger log_;
+  StopSignal& stop_;
+  prometheus::Registry registry_;
+  std::string listen_;
+  std::string admin_listen_;
+
+  absl::Mutex mutex_;
+  absl::Status lost_ ABSL_GUARDED_BY(mutex_);
+  std::function<void(const absl::Status&)> on_lost_ ABSL_GUARDED_BY(mutex_);
+
+  std::unique_ptr<EtcdClient> etcd_;
+  std::unique_ptr<Leadership> leadership_;
+  std::atomic<const Leadership*> leadership_for_others_ = nullptr;
+  std::unique_ptr<EtcdStore> store_;
+  std::unique_ptr<StandbyService> service_;
+  std::unique_ptr<AdminServer> admin_;
+  RunningServer running_;
+};
+
+}  // namespace syncline

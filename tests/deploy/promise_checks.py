@@ -91,11 +91,13 @@ def check_addresses_lead_somewhere(manifests: list[chart.Manifest]) -> None:
     services = {s["metadata"]["name"] for s in chart.of_kind(manifests, "Service")}
     texts = [text for c in containers(manifests)
              for text in c.get("args", []) + [e.get("value", "") for e in c["env"] or []]]
-    hosts = [t.split("=")[-1].split(":")[0] for t in texts if ".svc." in t]
+    hosts = [a.split(":")[0] for t in texts if ".svc." in t for a in t.split("=")[-1].split(",")]
     assert hosts, "no address at all"
+    pods = {f"{s['metadata']['name']}-{i}": s["spec"]["serviceName"]
+            for s in chart.of_kind(manifests, "StatefulSet") for i in range(s["spec"]["replicas"])}
     for host in hosts:
-        service = host.removeprefix("$(POD_NAME).").split(".")[0]
-        assert service in services, f"{host} is no service of this release"
+        first, second = host.removeprefix("$(POD_NAME).").split(".")[:2]
+        assert first in services or pods.get(first) == second, f"{host} is nothing of this release"
 
 
 def check_tls_or_insecure() -> None:
@@ -158,6 +160,30 @@ def check_jobs_wait_for_all_servers() -> None:
     for replicas in (1, 5):
         args = server_args({"server": {"replicas": replicas}}, "coordinator")
         assert f"--servers={replicas}" in args, args
+
+
+def check_standbys() -> None:
+    """Several coordinators share an etcd that they reach; servers and workers know all of them."""
+    etcd = {"endpoints": ["e-0.e:2379", "e-1.e:2380"], "prefix": "/x", "tlsSecret": "for-etcd"}
+    manifests = chart.render({"coordinator": {"replicas": 2, "etcd": etcd}} | WORKERS)
+    stateful = chart.named(manifests, "StatefulSet", "-coordinator")
+    assert stateful["spec"]["replicas"] == 2
+    spec = stateful["spec"]["template"]["spec"]
+    container = spec["containers"][0]
+    assert "--state=etcd://e-0.e:2379,e-1.e:2380/x" in container["args"], container["args"]
+    assert not [a for a in container["args"] if a.startswith("--state-dir")], container["args"]
+    mounts = {m["name"]: m["mountPath"] for m in container["volumeMounts"]}
+    assert f"--etcd-ca={mounts['etcd']}/ca.crt" in container["args"], container["args"]
+    assert [v["secret"]["secretName"] for v in spec["volumes"] if v["name"] == "etcd"] == ["for-etcd"]
+    egress = chart.of_kind(manifests, "NetworkPolicy")[0]["spec"]["egress"]
+    ports = {p["port"] for rule in egress for p in rule.get("ports", [])}
+    assert {2379, 2380} <= ports, ports
+    for who in (c for c in containers(manifests) if c["name"] != "coordinator"):
+        texts = who.get("args", []) + [e.get("value", "") for e in who["env"] or []]
+        both = [t for t in texts if "-coordinator-0." in t and "-coordinator-1." in t]
+        assert len(both) == 1, texts
+    alone = [a for c in containers(chart.render({})) for a in c.get("args", [])]
+    assert "--state-dir=/var/lib/syncline" in alone and not [a for a in alone if "etcd" in a], alone
 
 
 def check_engine_threads_fit_the_pod() -> None:
@@ -415,6 +441,7 @@ def add_checks(report: Report) -> None:
     report.check("chart gives each role its own certificate", check_each_role_has_its_own_certificate)
     report.check("chart takes secrets without cert-manager", check_secrets_without_cert_manager)
     report.check("the list of revoked certificates is the coordinator's", check_revoked_list)
+    report.check("standby coordinators share an etcd, and all know all of them", check_standbys)
     report.check("worker job fits the exit codes", check_worker_job)
     report.check("jobs wait for all servers", check_jobs_wait_for_all_servers)
     report.check("engine threads fit the pod", check_engine_threads_fit_the_pod)

@@ -62,15 +62,34 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace 
 {{- printf "%s.%s.svc.%s" (index . 1) $root.Release.Namespace $root.Values.clusterDomain }}
 {{- end }}
 
+{{/* Of several coordinators all, each by its own name: whoever dials finds the one that leads. */}}
+{{- define "syncline.coordinatorPods" -}}
+{{- $headless := printf "%s-coordinator" (include "syncline.fullname" .) }}
+{{- $host := include "syncline.serviceHost" (list . $headless) }}
+{{- $pods := list }}
+{{- range $i := until (int .Values.coordinator.replicas) }}
+{{- $pods = append $pods (printf "%s-%d.%s:7070" $headless $i $host) }}
+{{- end }}
+{{- join "," $pods }}
+{{- end }}
+
 {{/* The coordinator as servers see it: found before it is ready, so that all may start at once. */}}
 {{- define "syncline.coordinatorPeer" -}}
 {{- $headless := printf "%s-coordinator" (include "syncline.fullname" .) }}
+{{- if gt (int .Values.coordinator.replicas) 1 }}
+{{- include "syncline.coordinatorPods" . }}
+{{- else }}
 {{- printf "%s:7070" (include "syncline.serviceHost" (list . $headless)) }}
+{{- end }}
 {{- end }}
 
 {{/* The coordinator as clients see it. */}}
 {{- define "syncline.coordinatorClient" -}}
+{{- if gt (int .Values.coordinator.replicas) 1 }}
+{{- include "syncline.coordinatorPods" . }}
+{{- else }}
 {{- printf "%s:7070" (include "syncline.serviceHost" (list . (include "syncline.fullname" .))) }}
+{{- end }}
 {{- end }}
 
 {{/*

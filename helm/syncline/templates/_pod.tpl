@@ -208,7 +208,9 @@ args:
   {{- end }}
   - --admin-listen=0.0.0.0:7071
   - --advertise=$(POD_NAME).{{ include "syncline.serviceHost" (list .root (printf "%s-%s" (include "syncline.fullname" .root) .component)) }}:7070
+  {{- if ne .component "coordinator" }}
   - --state-dir=/var/lib/syncline
+  {{- end }}
   {{- range .args }}
   - {{ . }}
   {{- end }}
@@ -281,6 +283,11 @@ volumeMounts:
   {{- if and (eq .component "coordinator") .root.Values.tls.revokedSecret }}
   - name: revoked
     mountPath: /etc/syncline/revoked
+    readOnly: true
+  {{- end }}
+  {{- if and (eq .component "coordinator") .part.etcd.endpoints .part.etcd.tlsSecret }}
+  - name: etcd
+    mountPath: /etc/syncline/etcd
     readOnly: true
   {{- end }}
   {{- if .root.Values.admin.tokenSecret }}

@@ -1,7 +1,9 @@
 // Coordinators of which one leads: what the others say, and what becomes of one that led.
 #include "server/service/standby_service.h"
 
+#include <algorithm>
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -47,7 +49,6 @@ class HelloStream {
                                        [this](const v1::CoordinatorMessage& message) {
                                          absl::MutexLock lock(&mutex_);
                                          beat_ = std::max(beat_, message.beat());
-                                         ++messages_;
                                        },
                                    .on_end =
                                        [this](const absl::Status& status) {
@@ -76,7 +77,6 @@ class HelloStream {
  private:
   absl::Mutex mutex_;
   uint64_t beat_ ABSL_GUARDED_BY(mutex_) = 0;
-  int messages_ ABSL_GUARDED_BY(mutex_) = 0;
   std::optional<absl::Status> end_ ABSL_GUARDED_BY(mutex_);
   std::unique_ptr<AttachStream> stream_;  // last: it calls back
 };

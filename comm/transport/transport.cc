@@ -18,6 +18,8 @@ const char* RefusalName(Refusal refusal) {
       return "crowded";
     case Refusal::kMalformed:
       return "malformed";
+    case Refusal::kUnread:
+      return "unread";
   }
   return "unknown";
 }

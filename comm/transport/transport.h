@@ -151,6 +151,7 @@ enum class Refusal {
   kTimeout,    // silent or slow before it had proved anything
   kCrowded,    // too many strangers at once: the oldest goes
   kMalformed,  // known, but what came was no message
+  kUnread,     // known, but does not read what it is answered
 };
 
 const char* RefusalName(Refusal refusal);

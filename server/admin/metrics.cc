@@ -219,7 +219,7 @@ struct Metrics::Families {
   Family<Counter>& recovery_seconds;
   Gauge* memory_budget = nullptr;
   Gauge* memory_placed = nullptr;
-  std::array<Counter*, static_cast<size_t>(Refusal::kMalformed) + 1> turned_away;
+  std::array<Counter*, static_cast<size_t>(Refusal::kUnread) + 1> turned_away;
   struct Wire {
     Counter* sent_bytes = nullptr;
     Counter* messages = nullptr;

@@ -1,15 +1,10 @@
 #include "server/links/worker_link.h"
 
-#include "comm/base/limits.h"
-
 namespace syncline {
 namespace {
 
 // Within a host nothing queues on a wire, and a limit is for the memory.
 constexpr uint64_t kLocalWindow = 2 * uint64_t{kDefaultWindowBytes};
-// Small answers that wait beside a window of views; far more than a worker that reads ever
-// has.
-constexpr uint64_t kMostUnread = 2 * kLocalWindow;
 
 MessageKind KindOf(const MessageHeader& header) {
   return static_cast<MessageKind>(header.kind);
@@ -35,9 +30,18 @@ WorkerLink::Key WorkerLink::KeyOf(const MessageHeader& header) {
   }
 }
 
-// Of a kPublish or kPull: the version, or a newer one, went over this connection.
+// Of averages there is one array.
+std::pair<WorkerLink::Key, uint32_t> WorkerLink::ArrayOf(const MessageHeader& header) {
+  const Key key = KeyOf(header);
+  return {key, key.first == MessageKind::kState ? header.samples : 0};
+}
+
+// The version, or a newer one, went over this connection.
 bool WorkerLink::WasSent(const MessageHeader& header) const {
-  if (KeyOf(header).first != MessageKind::kPublish) return false;
+  if (KeyOf(header).first != MessageKind::kPublish) {
+    const auto sent = sent_aside_.find(ArrayOf(header));
+    return sent != sent_aside_.end() && sent->second > header.step;
+  }
   const auto sent = sent_.find(header.block);
   return sent != sent_.end() && sent->second > header.step;
 }
@@ -46,6 +50,7 @@ void WorkerLink::Welcome(const MessageHeader& hello) {
   MessageHeader header = hello;
   header.kind = static_cast<uint16_t>(MessageKind::kWelcome);
   header.flags = 0;
+  welcomed_ = hello.step;
   parts_.endpoint->SendAs(TrafficOf(header, 0), SealHeader(header), {},
                           [](const absl::Status&) {});
 }
@@ -72,8 +77,11 @@ bool WorkerLink::Send(const ShardReply& reply) {
 void WorkerLink::Ask(const MessageHeader& question) {
   const Key key = KeyOf(question);
   if ((question.flags & kFlagAnew) != 0) {
-    sent_.erase(question.block);
-    front_.Forget(question.block);
+    if (key.first == MessageKind::kPublish) {
+      sent_.erase(question.block);
+      front_.Forget(question.block);
+    }
+    sent_aside_.erase(ArrayOf(question));
     queue_.erase(key);
   }
   const auto waiting = queue_.find(key);
@@ -138,6 +146,8 @@ void WorkerLink::Transmit(const ShardReply& reply) {
   if (KindOf(header) == MessageKind::kPublish) {
     sent_[header.block] = header.step + 1;
     front_.Sent(header.block, header.step);
+  } else if (IsLarge(header)) {
+    sent_aside_[ArrayOf(header)] = header.step + 1;
   }
   SendDone done = [](const absl::Status&) {};
   if (IsLarge(header)) {
@@ -152,7 +162,7 @@ void WorkerLink::Transmit(const ShardReply& reply) {
 }
 
 bool WorkerLink::is_clogged() const {
-  return parts_.endpoint->send_state().waiting_bytes() > kMostUnread;
+  return parts_.endpoint->send_state().waiting_bytes() > parts_.most_unread_bytes;
 }
 
 uint64_t WorkerLink::TakeCrossedBytes() {

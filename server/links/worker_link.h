@@ -6,7 +6,7 @@
 // overtakes those on their way when the next forward waits for it: all in front of it have
 // been sent at its version. Averages and state have what views leave, and a small share in
 // any case. A connection is reliable: each version of a block is sent over it once, however
-// often it is asked for, unless the worker says that it could not use it (kFlagAnew). What
+// often it is asked for, unless the worker asks for it anew (kFlagAnew). What
 // a connection lost is asked for again on the next one, which has a WorkerLink of its
 // own.
 //
@@ -21,12 +21,14 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <unordered_map>
 #include <utility>
 #include <variant>
 
 #include "absl/functional/function_ref.h"
 #include "absl/time/time.h"
+#include "comm/base/limits.h"
 #include "comm/transport/front.h"
 #include "comm/transport/message.h"
 #include "comm/transport/send_window.h"
@@ -37,6 +39,9 @@ namespace syncline {
 
 class WorkerLink {
  public:
+  // Small answers beside a window of views; far more than a worker that reads ever leaves.
+  static constexpr uint64_t kMostUnreadBytes = 4 * uint64_t{kDefaultWindowBytes};
+
   struct Parts {
     std::shared_ptr<Endpoint> endpoint = nullptr;
     uint64_t number = 0;  // tells this connection from the worker's others
@@ -45,20 +50,23 @@ class WorkerLink {
     // A view has been sent: there may be room for more. May be called after the link's
     // end.
     std::function<void()> sent = nullptr;
+    // A worker that leaves more than this unread is clogged.
+    uint64_t most_unread_bytes = kMostUnreadBytes;
   };
   explicit WorkerLink(Parts parts) : parts_(std::move(parts)) {}
 
   uint64_t number() const { return parts_.number; }
   const Endpoint& endpoint() const { return *parts_.endpoint; }
 
-  // Answers a kHello.
+  // Answers a kHello: the one that began the connection, or the same again.
   void Welcome(const MessageHeader& hello);
+  bool WasWelcomed(const MessageHeader& hello) const { return welcomed_ == hello.step; }
 
   // Sends the answer, or lets it wait for its turn. False when the connection has carried
   // it before.
   bool Send(const ShardReply& reply);
 
-  // A kPull or kPullAverage came. It waits for its turn; one whose answer waits or was sent
+  // A kPull, kPullAverage or kPullState came. It waits for its turn; one whose answer waits or was sent
   // already is only told so.
   void Ask(const MessageHeader& question);
 
@@ -66,7 +74,7 @@ class WorkerLink {
   void Pump(absl::Duration now, absl::FunctionRef<void(const MessageHeader&)> look);
 
   bool is_waiting() const { return !queue_.empty(); }
-  // The worker asks, and does not read the answers.
+  // The worker sends, and does not read the answers.
   bool is_clogged() const;
 
   // Bytes that crossed the connection, both ways, since the last call.
@@ -77,6 +85,7 @@ class WorkerLink {
   using Waiting = std::variant<ShardReply, MessageHeader>;
 
   static Key KeyOf(const MessageHeader& header);
+  static std::pair<Key, uint32_t> ArrayOf(const MessageHeader& header);
   bool WasSent(const MessageHeader& header) const;
   void Transmit(const ShardReply& reply);
   void Note(const MessageHeader& question);
@@ -89,8 +98,11 @@ class WorkerLink {
   const Parts parts_;
   SendWindow window_;
   std::map<Key, Waiting> queue_;
-  std::unordered_map<uint32_t, uint64_t> sent_;  // by block, the version, and 1
-  Front front_;                                  // of versions
+  // The version, and 1, of what was sent: by block, of averages and state by array, too.
+  std::unordered_map<uint32_t, uint64_t> sent_;
+  std::map<std::pair<Key, uint32_t>, uint64_t> sent_aside_;
+  Front front_;                       // of versions
+  std::optional<uint64_t> welcomed_;  // the number of the hello
   uint64_t crossed_ = 0;
   bool is_pumping_ = false;
 };

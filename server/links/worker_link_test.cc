@@ -18,6 +18,7 @@ using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
 constexpr size_t kViewBytes = size_t{2} << 20;
+constexpr size_t kMostUnread = kViewBytes + (size_t{256} << 10);
 
 // A link at 10 Mbit/s; the worker's end records.
 class WorkerLinkTest : public ::testing::Test {
@@ -63,6 +64,7 @@ class WorkerLinkTest : public ::testing::Test {
       const auto kind = static_cast<MessageKind>(header.kind);
       const char* name = kind == MessageKind::kPublish   ? "publish"
                          : kind == MessageKind::kAverage ? "average"
+                         : kind == MessageKind::kState   ? "state"
                          : kind == MessageKind::kAck     ? "ack"
                          : kind == MessageKind::kNoted   ? "noted"
                          : kind == MessageKind::kWelcome ? "welcome"
@@ -82,7 +84,10 @@ class WorkerLinkTest : public ::testing::Test {
   bool answers_ = true;
   std::vector<uint32_t> looked_at_;
   int sent_ = 0;
-  WorkerLink link_{{.endpoint = Connect(), .number = 7, .sent = [this] { ++sent_; }}};
+  WorkerLink link_{{.endpoint = Connect(),
+                    .number = 7,
+                    .sent = [this] { ++sent_; },
+                    .most_unread_bytes = kMostUnread}};
 
  private:
   std::unique_ptr<Endpoint> Connect() {
@@ -225,6 +230,53 @@ TEST_F(WorkerLinkTest, AnArrayOfStateIsNoAnswerToTheQuestionForAnother) {
   EXPECT_THAT(Arrived(), ElementsAre("noted b0 v3", "publish b8 v3", "publish b0 v3",
                                      "publish b7 v3"));
   EXPECT_THAT(looked_at_, ElementsAre(0u)) << "for the second array";
+}
+
+TEST_F(WorkerLinkTest, AnArrayGoesOnceOverAConnectionUnlessItIsAskedForAnew) {
+  const auto of_array = [](MessageKind kind, uint32_t array) {
+    MessageHeader header = Header(kind, 2, 3);
+    header.samples = array;
+    return header;
+  };
+  const auto answer = [&](MessageKind kind, uint32_t array) {
+    const bool was_sent =
+        !link_.Send({.header = of_array(kind, array), .payload = {Slice::Of(view_)}});
+    RunFor(absl::Seconds(5));
+    return was_sent;
+  };
+  EXPECT_FALSE(answer(MessageKind::kAverage, 0));
+  EXPECT_FALSE(answer(MessageKind::kState, 0));
+  EXPECT_FALSE(answer(MessageKind::kState, 1)) << "another array";
+  EXPECT_TRUE(answer(MessageKind::kAverage, 0));
+  EXPECT_TRUE(answer(MessageKind::kState, 1));
+  EXPECT_THAT(Arrived(), ElementsAre("average b2 v3", "state b2 v3", "state b2 v3"));
+  link_.Ask(of_array(MessageKind::kPullAverage, 0));
+  link_.Ask(of_array(MessageKind::kPullState, 0));
+  link_.Ask(of_array(MessageKind::kPullState, 1));
+  RunFor(absl::Seconds(5));
+  EXPECT_THAT(Arrived(), ElementsAre("noted b2 v3", "noted b2 v3", "noted b2 v3"));
+  EXPECT_THAT(looked_at_, IsEmpty());
+  MessageHeader anew = of_array(MessageKind::kPullState, 1);
+  anew.flags = kFlagAnew;
+  link_.Ask(anew);
+  answers_ = false;
+  Pump();
+  EXPECT_THAT(looked_at_, ElementsAre(2u));
+  EXPECT_FALSE(answer(MessageKind::kState, 1));
+  EXPECT_TRUE(answer(MessageKind::kState, 0)) << "anew was the other array";
+  EXPECT_TRUE(answer(MessageKind::kAverage, 0));
+}
+
+TEST_F(WorkerLinkTest, WhoLeavesAnswersUnreadIsClogged) {
+  link_.Send(View(0, 1));
+  Pump();
+  EXPECT_FALSE(link_.is_clogged());
+  for (size_t i = 0; i <= (kMostUnread - kViewBytes) / kMessageHeaderBytes; ++i) {
+    link_.Send(Ack(0));
+  }
+  EXPECT_TRUE(link_.is_clogged());
+  RunFor(absl::Seconds(2));
+  EXPECT_FALSE(link_.is_clogged());
 }
 
 TEST_F(WorkerLinkTest, WelcomesWithTheNumberOfTheHello) {

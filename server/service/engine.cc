@@ -310,16 +310,7 @@ void Engine::TakeQuestion(Job& job, const MessageHeader& header) {
   const WorkerLife life = {header.rank, header.incarnation};
   const auto worker = job.workers.find(life);
   if (worker == job.workers.end()) return;
-  if (worker->second->is_clogged()) {
-    options_.log.Warning("a worker asks and does not read: its connection is closed",
-                         {{"job", header.job}, {"rank", header.rank}});
-    const MemberIdentity identity = {header.job, header.rank, header.incarnation};
-    const uint64_t number = worker->second->number();
-    // Not from here: the transport is reading from it.
-    loop_->Post(
-        [this, identity, number](Transport&) { CloseConnection(identity, number); });
-    return;
-  }
+  if (CloseIfClogged(header, *worker->second)) return;
   worker->second->Ask(header);
   Pump(header.job, life);
 }
@@ -350,6 +341,11 @@ void Engine::TakeHello(Job& job, const MessageHeader& header, const Slice& paylo
   if (!CheckSize(header, payload.size).ok()) return;  // the epoch has changed since
   const std::string address(reinterpret_cast<const char*>(payload.data), payload.size);
   const WorkerLife life = {header.rank, header.incarnation};
+  // Said again, it changes nothing.
+  const auto known = job.workers.find(life);
+  if (known != job.workers.end() && known->second->WasWelcomed(header)) {
+    return WelcomeAgain(header, *known->second);
+  }
   const uint64_t connection = next_connection_++;
   const auto on_failure = [this, id = header.job, life,
                            connection](const absl::Status& status) {
@@ -378,7 +374,12 @@ void Engine::TakeHello(Job& job, const MessageHeader& header, const Slice& paylo
 
 void Engine::Greet(Job& job, const MessageHeader& hello, WorkerLink::Parts parts) {
   const WorkerLife life = {hello.rank, hello.incarnation};
+  const auto known = job.workers.find(life);
+  if (known != job.workers.end() && known->second->number() == parts.number) {
+    return WelcomeAgain(hello, *known->second);
+  }
   parts.shard = job.shard;
+  parts.most_unread_bytes = options_.most_unread_bytes;
   parts.sent = [this, id = hello.job, life] {
     const auto found = jobs_.find(id);
     if (found != jobs_.end()) found->second.times.Sent(clock_.Now());
@@ -387,6 +388,11 @@ void Engine::Greet(Job& job, const MessageHeader& hello, WorkerLink::Parts parts
   std::unique_ptr<WorkerLink>& link = job.workers[life];
   link = std::make_unique<WorkerLink>(std::move(parts));
   link->Welcome(hello);
+}
+
+// What was sent on the connection stays sent.
+void Engine::WelcomeAgain(const MessageHeader& hello, WorkerLink& link) {
+  if (!CloseIfClogged(hello, link)) link.Welcome(hello);
 }
 
 void Engine::ForgetWorker(uint32_t id, WorkerLife life, uint64_t connection) {
@@ -440,6 +446,7 @@ void Engine::Send(Job& job, const ShardReply& reply) {
   const WorkerLife life = {reply.rank, reply.incarnation};
   const auto worker = job.workers.find(life);
   if (worker == job.workers.end()) return;
+  if (CloseIfClogged(reply.header, *worker->second)) return;
   if (!worker->second->Send(reply)) return;
   const size_t payload_bytes = PayloadBytes(reply.payload);
   bytes_.fetch_add(kMessageHeaderBytes + payload_bytes, std::memory_order_relaxed);

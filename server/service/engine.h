@@ -69,6 +69,8 @@ struct EngineOptions {
   Logger log = {};
   Metrics* metrics = nullptr;   // outlives the engine; null counts nothing
   TraceTrack* trace = nullptr;  // likewise; of this engine alone
+  // A worker that leaves more than this unread loses its connection.
+  uint64_t most_unread_bytes = WorkerLink::kMostUnreadBytes;
 };
 
 struct EngineEvents {
@@ -209,6 +211,8 @@ class Engine : private Receiver, private Acceptor {
                             std::unique_ptr<Endpoint> endpoint) override;
   void OnRefused(Refusal refusal) override;
   void CloseConnection(const MemberIdentity& identity, uint64_t connection);
+  // True when the worker does not read, and gets no more answers: its connection ends.
+  bool CloseIfClogged(const MessageHeader& header, const WorkerLink& link);
   void ForgetJob(uint32_t job);
 
   absl::StatusOr<Buffer> Allocate(ByteView header, size_t payload_bytes) override;
@@ -222,6 +226,7 @@ class Engine : private Receiver, private Acceptor {
   void TakeHello(Job& job, const MessageHeader& header, const Slice& payload);
   void TakeHello(Job& job, const MessageHeader& header, const Connection& from);
   void Greet(Job& job, const MessageHeader& hello, WorkerLink::Parts parts);
+  void WelcomeAgain(const MessageHeader& hello, WorkerLink& link);
   void ForgetWorker(uint32_t job, WorkerLife worker, uint64_t connection);
   absl::Status CheckBackup(const MessageHeader& header, size_t payload_bytes) const;
   void TakeBackup(const MessageHeader& header, const Slice& payload, Connection* from);
@@ -265,6 +270,7 @@ class Engine : private Receiver, private Acceptor {
   std::map<uint32_t, Backup> backups_;  // by job
   std::map<MemberIdentity, SecretKey> keys_;
   std::map<MemberIdentity, std::unique_ptr<Connection>> connections_;
+  std::set<uint64_t> clogged_;  // connections that are being closed
   uint64_t next_connection_ = 1;
   // Those whose links wait for room.
   std::set<std::pair<uint32_t, WorkerLife>> waiting_;

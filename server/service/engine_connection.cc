@@ -75,7 +75,26 @@ void Engine::OnRefused(Refusal refusal) {
   if (options_.metrics != nullptr) options_.metrics->CountTurnedAway(refusal);
 }
 
+bool Engine::CloseIfClogged(const MessageHeader& header, const WorkerLink& link) {
+  if (!link.is_clogged()) return false;
+  const uint64_t number = link.number();
+  if (!clogged_.insert(number).second) return true;  // it is being closed
+  options_.log.Warning(
+      "a worker sends and does not read the answers: its connection is closed",
+      {{"job", header.job},
+       {"rank", header.rank},
+       {"incarnation", header.incarnation},
+       {"unread_bytes", link.endpoint().send_state().waiting_bytes()}});
+  OnRefused(Refusal::kUnread);
+  const MemberIdentity identity = {header.job, header.rank, header.incarnation};
+  // Not from here: the transport is reading from it.
+  loop_->Post(
+      [this, identity, number](Transport&) { CloseConnection(identity, number); });
+  return true;
+}
+
 void Engine::CloseConnection(const MemberIdentity& identity, uint64_t connection) {
+  clogged_.erase(connection);
   ForgetWorker(identity.job, {identity.rank, identity.incarnation}, connection);
   const auto found = connections_.find(identity);
   if (found == connections_.end() || found->second->number() != connection) return;

@@ -95,7 +95,9 @@ void AddOptions(CLI::App& app, Options& options) {
       {"passes", Fault::kPassesOver},
       {"staleness", Fault::kRunsAhead},
       {"age", Fault::kWrongWeight},
-      {"deaf", Fault::kHearsNoLess}};
+      {"deaf", Fault::kHearsNoLess},
+      {"push-twice", Fault::kPushesTwice},
+      {"view-twice", Fault::kViewsTwice}};
   app.add_option("--plant", options.fault, "a fault, which is to be found")
       ->transform(CLI::CheckedTransformer(kFaults));
   app.add_option("--found-by", options.found_by,

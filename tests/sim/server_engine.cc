@@ -293,7 +293,17 @@ absl::Status ServerEngine::Compare(const Shard& replayed) const {
 void ServerEngine::Reply(const ShardReply& reply) {
   const WorkerLife life = {reply.rank, reply.incarnation};
   const auto worker = workers_.find(life);
-  if (worker != workers_.end() && worker->second->Send(reply)) Pump(life);
+  if (worker == workers_.end() || !worker->second->Send(reply)) return;
+  const bool is_view = reply.header.kind == static_cast<uint16_t>(MessageKind::kPublish);
+  if (parts_.fault == Fault::kViewsTwice && is_view &&
+      sent_twice_.insert({life, reply.header.block, reply.header.step}).second) {
+    Pump(life);
+    MessageHeader question = reply.header;
+    question.kind = static_cast<uint16_t>(MessageKind::kPull);
+    question.flags = kFlagAnew;
+    worker->second->Ask(question);
+  }
+  Pump(life);
 }
 
 void ServerEngine::Pump(WorkerLife life) {
@@ -313,6 +323,10 @@ void ServerEngine::TakeHello(const MessageHeader& header, const Slice& payload) 
   const WorkerLife life = {header.rank, header.incarnation};
   const ShardMember* member = shard_->FindMember(life.first, life.second);
   if (member == nullptr || member->session_key != header.session_key) return;
+  const auto known = workers_.find(life);
+  if (known != workers_.end() && known->second->WasWelcomed(header)) {
+    return known->second->Welcome(header);
+  }
   const uint64_t connection = next_connection_++;
   const std::string address(reinterpret_cast<const char*>(payload.data), payload.size);
   const auto on_failure = [this, life, connection](const absl::Status&) {

@@ -11,6 +11,7 @@
 #include <random>
 #include <set>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -139,6 +140,8 @@ class ServerEngine : private Receiver {
   std::unique_ptr<Transport> transport_;
   std::map<WorkerLife, std::unique_ptr<WorkerLink>> workers_;
   uint64_t next_connection_ = 1;
+  // Views, for a planted fault: to whom, the block, the version.
+  std::set<std::tuple<WorkerLife, uint32_t, uint64_t>> sent_twice_;
   std::shared_ptr<Shard> shard_;
   ShardOptions options_;
   std::vector<ShardBlock> blocks_;

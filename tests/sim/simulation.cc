@@ -161,6 +161,7 @@ void Run::StartWorker(uint32_t rank) {
           .pulls = pulls_,
           .runs_ahead = fault_ == Fault::kRunsAhead ? 1u : 0u,
           .hears_no_less = fault_ == Fault::kHearsNoLess,
+          .pushes_twice = fault_ == Fault::kPushesTwice,
           .seed = random_(),
           .on_end = [this](uint32_t dead,
                            const absl::Status& status) { OnWorkerEnd(dead, status); }},
@@ -417,7 +418,7 @@ absl::Status Run::Check() {
 }
 
 absl::Status Run::CheckTraffic() const {
-  if (faults_ > 0 || breaks_ > 0 || updates_ + paces_ > 0) return absl::OkStatus();
+  if (faults_ > 0 || updates_ + paces_ > 0) return absl::OkStatus();
   if (control_.crashes() > 0 || servers_->crashes() > 0) return absl::OkStatus();
   // Beside each block a question, a note and an acknowledgement; greetings, refusals.
   // In mode asp the newest views are sent anew, twice: before the end and after it.

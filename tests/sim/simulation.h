@@ -47,7 +47,10 @@ enum class Fault {
   kPassesOver,   // records are not kept of a block that a snapshot has still to come to
   kRunsAhead,    // a worker takes the staleness of mode ssp for one more
   kHearsNoLess,  // a worker goes on as before when the staleness becomes smaller
-  kWrongWeight   // servers weigh old contributions of mode asp in another way
+  kWrongWeight,  // servers weigh old contributions of mode asp in another way
+  // Each goes two times over the same connection.
+  kPushesTwice,
+  kViewsTwice
 };
 
 // Internal names what did not hold, and where.

@@ -3,8 +3,10 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <set>
 #include <tuple>
+#include <utility>
 
 #include "comm/transport/message.h"
 
@@ -14,24 +16,36 @@ class Traffic {
  public:
   void Arrived(const MessageHeader& header, size_t payload_bytes) {
     ++messages_;
+    // A connection delivers or fails: what one brought may come again by the next alone.
+    if (header.kind == static_cast<uint16_t>(MessageKind::kHello)) {
+      ++connections_[{header.rank, header.incarnation}];
+      return;
+    }
     if (payload_bytes == 0) return;
     ++blocks_;
     bytes_ += payload_bytes;
-    const bool is_first = seen_
-                              .insert({header.kind, header.rank, header.incarnation,
-                                       header.block, header.step})
-                              .second;
+    const Member member = {header.rank, header.incarnation};
+    const bool is_of_array = header.kind == static_cast<uint16_t>(MessageKind::kState);
+    const bool is_first =
+        seen_
+            .insert({header.kind, member, connections_[member], header.block, header.step,
+                     is_of_array ? header.samples : 0})
+            .second;
     if (is_first) necessary_bytes_ += payload_bytes;
   }
 
-  // Of payloads: all, and each seed, contribution and view of a worker once.
+  // Of payloads: all, and each seed, contribution and view of a worker once for each time
+  // that it connects to a shard.
   uint64_t bytes() const { return bytes_; }
   uint64_t necessary_bytes() const { return necessary_bytes_; }
   uint64_t messages() const { return messages_; }
   uint64_t blocks() const { return blocks_; }  // messages with a payload
 
  private:
-  std::set<std::tuple<uint16_t, uint32_t, uint32_t, uint32_t, uint64_t>> seen_;
+  using Member = std::pair<uint32_t, uint32_t>;  // rank, incarnation
+
+  std::map<Member, uint64_t> connections_;  // so many so far, to all shards
+  std::set<std::tuple<uint16_t, Member, uint64_t, uint32_t, uint64_t, uint32_t>> seen_;
   uint64_t bytes_ = 0;
   uint64_t necessary_bytes_ = 0;
   uint64_t messages_ = 0;

@@ -377,6 +377,12 @@ void WorkerProcess::Send(ExchangeSend send) {
       Do([](Exchange&) { return ExchangeOutputs(); });
     });
   };
+  if (is_push && parts_.pushes_twice && !send.payload.empty()) {
+    ExchangeSend again{.shard = send.shard, .header = send.header};
+    again.payload = {Slice::Of(Gather(send.payload))};
+    links_->Send(
+        std::move(again), [](const absl::Status&) {}, parts_.events.now());
+  }
   links_->Send(std::move(send), std::move(done), parts_.events.now());
 }
 

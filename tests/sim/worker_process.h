@@ -72,6 +72,7 @@ class WorkerProcess : private Receiver {
     bool pulls = false;          // averages and state of the optimizer
     uint64_t runs_ahead = 0;     // by so many steps more than the mode says
     bool hears_no_less = false;  // as far as it ever was allowed to
+    bool pushes_twice = false;   // over the same connection
     uint64_t seed = 0;
     // The coordinator ended this life: it is over and may be restarted.
     std::function<void(uint32_t rank, const absl::Status&)> on_end;

@@ -277,6 +277,8 @@ void Exchange::SendAveragePull(uint32_t id, ExchangeOutputs& outputs) {
       .header = HeaderFor(id, array ? MessageKind::kPullState : MessageKind::kPullAverage,
                           block.version)};
   send.header.samples = array.value_or(0);
+  // The same version may be asked for twice, and what came was of no use before.
+  send.header.flags = kFlagAnew;
   outputs.push_back(std::move(send));
 }
 

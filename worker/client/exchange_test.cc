@@ -419,6 +419,7 @@ TEST_F(ExchangeTest, AveragesAreAskedForOnceAConnection) {
   now_ += absl::Milliseconds(20);
   const Seen again = See(exchange_->Tick(now_));
   ASSERT_THAT(again.Messages(), ElementsAre(std::pair{MessageKind::kPullAverage, 0u}));
+  EXPECT_EQ(again.sends[0].header.flags, kFlagAnew) << "of the same version, maybe";
   EXPECT_EQ(again.sends[0].header.epoch, 9u);
   const Seen seen = SendAverage(0, 0.25f);
   ASSERT_EQ(seen.averages.size(), 1u);

@@ -23,6 +23,14 @@ class RawPeer {
   explicit RawPeer(const std::string& address)
       : RawPeer(*DialTo(*ParseTcpAddress(address))) {}
   explicit RawPeer(UniqueFd fd) : fd_(std::move(fd)) {}
+  // From another address of this host.
+  RawPeer(const std::string& address, const std::string& from)
+      : fd_(socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0)) {
+    const SocketAddress own = *MakeSocketAddress(from, 0);
+    const SocketAddress there = *ParseTcpAddress(address);
+    is_closed_ = bind(fd_.get(), own.get(), own.size) != 0;
+    (void)connect(fd_.get(), there.get(), there.size);
+  }
 
   // What the socket takes now; false once it is closed.
   bool Say(const std::string& bytes) {

@@ -5,9 +5,11 @@
 #include <net/if.h>
 #include <netdb.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <iterator>
 #include <memory>
 #include <string_view>
 
@@ -103,6 +105,15 @@ absl::StatusOr<SocketAddress> ParseTcpAddress(const std::string& address) {
 
 std::string DescribeAddress(const SocketAddress& address) {
   return HostAndPort(HostOf(address), address.port());
+}
+
+std::string SourceOf(const SocketAddress& address) {
+  if (address.family() != AF_INET6) return HostOf(address);
+  SocketAddress network = address;
+  in6_addr& host = reinterpret_cast<sockaddr_in6*>(network.get())->sin6_addr;
+  if (IN6_IS_ADDR_V4MAPPED(&host)) return HostOf(address);
+  std::fill(std::begin(host.s6_addr) + 8, std::end(host.s6_addr), 0);
+  return HostOf(network);
 }
 
 absl::StatusOr<std::string> ResolveHost(const std::string& host) {

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <string_view>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -24,6 +25,8 @@ namespace {
 // What one connection may move before the others have their turn.
 constexpr size_t kReadBudget = size_t{1} << 20;
 constexpr size_t kWriteBudget = size_t{1} << 20;
+// So often for one that cannot be written to any more: more than a kernel holds.
+constexpr int kLastReads = 16;
 
 // Of sealed bytes, each read gives one record at most, straight into the payload; only
 // what is read ahead with a header is copied.
@@ -179,42 +182,6 @@ std::unique_ptr<Endpoint> TcpLoopTransport::FailedEndpoint(const SocketAddress& 
   return std::make_unique<TcpEndpoint>(*this, connection);
 }
 
-void TcpLoopTransport::Accept() {
-  for (size_t taken = 0; taken < options_.max_pending; ++taken) {
-    SocketAddress peer;
-    absl::StatusOr<UniqueFd> fd = AcceptFrom(listener_.get(), peer);
-    if (!fd.ok()) return PauseAccepting();
-    if (!fd->valid()) return;
-    TakeIn(*std::move(fd), peer);
-  }
-}
-
-void TcpLoopTransport::TakeIn(UniqueFd fd, const SocketAddress& peer) {
-  if (pending_.size() >= options_.max_pending) {
-    // It had the most time; an honest handshake takes a few round trips.
-    TcpConnection& oldest = *connections_.at(*pending_.begin());
-    Refuse(oldest, Refusal::kCrowded,
-           absl::ResourceExhaustedError("too many connections that prove nothing"));
-  }
-  const Shared connection =
-      Add(std::move(fd), TcpConnection::Side::kAccepted, DescribeAddress(peer));
-  connection->set_channel(
-      MakeChannel(TcpConnection::Side::kAccepted, connection->fd(), {}));
-  pending_.insert(connection->id());
-  Watch(*connection);
-}
-
-// No descriptor is left. What strangers hold is given back, and the rest tried later.
-void TcpLoopTransport::PauseAccepting() {
-  options_.log.Warning("no descriptor left for a connection (ulimit -n)");
-  while (!pending_.empty()) {
-    Refuse(*connections_.at(*pending_.begin()), Refusal::kCrowded,
-           absl::ResourceExhaustedError("no descriptors left"));
-  }
-  accept_again_ = clock_.Now() + options_.failure_timeout / 100;
-  epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, listener_.get(), nullptr);
-}
-
 // ---- What sockets have ----
 
 int TcpLoopTransport::Progress() {
@@ -330,10 +297,13 @@ void TcpLoopTransport::WriteTo(const Shared& connection) {
   Watch(*connection);
 }
 
-// What a peer said before it went is here already, and may be why it went.
+// What a peer said before it went is here already, and may be why it went. One that goes on
+// speaking is not listened to forever.
 void TcpLoopTransport::ReadTheRest(const Shared& connection, const absl::Status& why) {
   absl::StatusOr<bool> has_more = true;
-  while (has_more.ok() && *has_more) has_more = connection->Read(kReadBudget);
+  for (int i = 0; i < kLastReads && has_more.ok() && *has_more; ++i) {
+    has_more = connection->Read(kReadBudget);
+  }
   if (connection->phase() == TcpConnection::Phase::kOpen) Broken(connection, why);
 }
 

@@ -55,6 +55,7 @@ class TcpLoopTransport final : public TcpTransport {
 
   void Accept();
   void TakeIn(UniqueFd fd, const SocketAddress& peer);
+  uint64_t ToMakeRoom() const;
   void PauseAccepting();
   void Serve(const Shared& connection);
   void BeginOn(const Shared& connection);

@@ -19,8 +19,10 @@ void AddTlsFlags(CLI::App& command, TlsOptions* options) {
   command.add_option("--identities", options->identities_file,
                      "File with the roles of certificates that name none: lines such as "
                      "'URI:spiffe://d/ns/ml/sa/x worker bert'");
-  command.add_flag("--insecure", options->insecure,
-                   "Plain text beyond loopback, on purpose");
+  command.add_flag(
+      "--insecure", options->insecure,
+      "Plain text on purpose: of `serve`, beyond loopback, and on it for every "
+      "user of the host");
 }
 
 void AddOutputFlag(CLI::App& command, OutputFormat* format) {

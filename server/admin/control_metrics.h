@@ -19,6 +19,7 @@ enum class ControlRefusal {
   kNoRole,     // one that names no role here
   kRole,       // one whose role may not do that
   kStreams,    // one that has as many streams as a certificate may have
+  kLocalUser,  // without TLS: another user of this host
 };
 
 class ControlMetrics {
@@ -29,8 +30,8 @@ class ControlMetrics {
   void CountLostAuditLine();
 
  private:
-  static constexpr std::array<const char*, 4> kReasons = {"handshake", "no_role", "role",
-                                                          "streams"};
+  static constexpr std::array<const char*, 5> kReasons = {"handshake", "no_role", "role",
+                                                          "streams", "local_user"};
 
   // By ControlRefusal; of the registry.
   std::array<prometheus::Counter*, kReasons.size()> counters_;

@@ -158,6 +158,7 @@ absl::StatusOr<std::unique_ptr<CoordinatorService>> CoordinatorService::Create(
                                .revoked_file = options.revoked_file,
                                .streams_per_certificate = options.streams_per_certificate,
                                .timeouts = options.coordinator.timeouts,
+                               .users = options.users,
                                .log = options.log,
                                .audit = options.audit,
                                .metrics = options.metrics}));

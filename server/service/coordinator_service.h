@@ -74,6 +74,8 @@ struct CoordinatorServiceOptions {
   // Whose certificates are worth nothing any more (server/service/gate.h); empty: nobody's.
   std::string revoked_file = {};
   size_t streams_per_certificate = kMaxWorkers;  // server/service/gate.h
+  // Without TLS: who is who on this host.
+  LocalUsers users = LocalUsers::OfThisProcess();
   Logger log = {};
   Logger audit = {};                  // server/service/gate.h
   ControlMetrics* metrics = nullptr;  // outlives the service, or none
@@ -134,6 +136,8 @@ class CoordinatorService final : public v1::Coordinator::CallbackService {
                                    v1::EventsReply* reply) override;
 
   CoordinatorView View() ABSL_LOCKS_EXCLUDED(mutex_);
+  // The port of its gRPC server, once that is known (server/service/gate.h).
+  void ServesAt(int port) { gate_->ServesAt(static_cast<uint16_t>(port)); }
   v1::StatusReply StatusNow() ABSL_LOCKS_EXCLUDED(mutex_);
   // Of all jobs, oldest first.
   v1::EventsReply EventsNow() const;

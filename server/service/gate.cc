@@ -81,7 +81,22 @@ absl::StatusOr<std::unique_ptr<Gate>> Gate::Create(GateOptions options) {
         lists.authorities,
         Authorities::Open({.path = options.tls.ca_file, .log = options.log}));
   }
+  if (!options.tls.HasTls() && !options.tls.insecure) {
+    if (options.users.CanTell()) {
+      lists.users.emplace(options.users);
+    } else {
+      options.log.Warning(
+          "every user of this host may attach and change jobs: without TLS the kernel "
+          "says "
+          "who they are, and /proc/net/tcp cannot be read");
+    }
+  }
   return std::unique_ptr<Gate>(new Gate(std::move(options), std::move(lists)));
+}
+
+absl::Status Gate::CheckUser(const Peer& peer) const {
+  if (!lists_.users) return absl::OkStatus();
+  return lists_.users->Check({.peer = peer.address, .server_port = port_});
 }
 
 absl::Status Gate::CheckRevoked(const Peer& peer) const {
@@ -131,6 +146,10 @@ absl::StatusOr<Peer> Gate::AdmitStream(const grpc::ServerContextBase& context) {
     Refused("a stream", {.address = context.peer()}, peer.status());
     return peer;
   }
+  if (absl::Status user = CheckUser(*peer); !user.ok()) {
+    RefusedUser("a stream", *peer, user);
+    return user;
+  }
   absl::Status allowed = CheckRevoked(*peer);
   if (allowed.ok()) allowed = CheckAuthority(*peer);
   if (allowed.ok()) {
@@ -150,6 +169,10 @@ absl::StatusOr<Peer> Gate::AdmitCall(const grpc::ServerContextBase& context,
   if (!peer.ok()) {
     Refused("a call", {.address = context.peer()}, peer.status());
     return peer;
+  }
+  if (absl::Status user = CheckUser(*peer); !user.ok()) {
+    RefusedUser("a call", *peer, user);
+    return user;
   }
   absl::Status allowed = CheckRevoked(*peer);
   if (allowed.ok()) allowed = CheckAuthority(*peer);
@@ -196,6 +219,17 @@ void Gate::Refused(const char* what, const Peer& peer, const absl::Status& why) 
     options_.metrics->CountTurnedAway(peer.identity ? ControlRefusal::kRole
                                                     : ControlRefusal::kNoRole);
   }
+  Say(what, peer, why);
+}
+
+void Gate::RefusedUser(const char* what, const Peer& peer, const absl::Status& why) {
+  if (options_.metrics != nullptr) {
+    options_.metrics->CountTurnedAway(ControlRefusal::kLocalUser);
+  }
+  Say(what, peer, why);
+}
+
+void Gate::Say(const char* what, const Peer& peer, const absl::Status& why) {
   const std::string reason = Printable(std::string(why.message()), 1000);
   const uint64_t count = Count(absl::StrJoin(
       {HostOf(peer.address), NameOf(peer), std::string(what), reason}, "\n"));

@@ -1,5 +1,6 @@
 // The coordinator's door on the control plane: who may come in and for what, and what is
-// written down of it.
+// written down of it. With TLS roles decide; without it, on loopback, which user of this host
+// somebody is, unless all may come in (TlsOptions::insecure).
 //
 // Refusals are counted (syncline_auth_refused_total{door="control"}), and said in the log
 // and in the audit log: of one kind from one host the 1st, 2nd, 4th, 8th …, so that nobody
@@ -9,9 +10,11 @@
 // Thread safety: any thread.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "absl/base/thread_annotations.h"
@@ -22,6 +25,7 @@
 #include "comm/base/log.h"
 #include "comm/base/timeouts.h"
 #include "comm/rpc/authorities.h"
+#include "comm/rpc/local_user.h"
 #include "comm/rpc/revoked.h"
 #include "comm/rpc/roles.h"
 #include "comm/rpc/tls.h"
@@ -37,6 +41,7 @@ struct GateOptions {
   std::string revoked_file = {};  // comm/rpc/revoked.h; empty: nothing is
   size_t streams_per_certificate = kMaxWorkers;
   Timeouts timeouts = Timeouts::Derive(kDefaultFailureTimeout);
+  LocalUsers users = LocalUsers::OfThisProcess();
   Logger log = {};
   Logger audit = {};
   ControlMetrics* metrics = nullptr;  // or none
@@ -47,6 +52,9 @@ class Gate {
   // Failure::kUsage for TLS files that are not a coordinator's, and for a list of revoked
   // certificates that cannot be read.
   static absl::StatusOr<std::unique_ptr<Gate>> Create(GateOptions options);
+
+  // Where the control plane listens; tells connections of loopback apart.
+  void ServesAt(uint16_t port) { port_ = port; }
 
   // The peer that opens a stream. StreamEnded is called once for each that is admitted.
   // Unavailable, without a Failure, for a certificate that has too many of them.
@@ -81,6 +89,7 @@ class Gate {
     std::unique_ptr<Doorkeeper> doorkeeper;
     std::unique_ptr<RevokedList> revoked;
     std::unique_ptr<Authorities> authorities;  // null: plain text
+    std::optional<LocalUsers> users;           // none: all may come in
   };
 
   Gate(GateOptions options, Lists lists)
@@ -90,11 +99,18 @@ class Gate {
   absl::Status CheckRevoked(const Peer& peer) const;
   absl::Status CheckAuthority(const Peer& peer) const;
   absl::Status CountStream(const Peer& peer) ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::Status CheckUser(const Peer& peer) const;
+  void RefusedUser(const char* what, const Peer& peer, const absl::Status& why)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  // Writes it down.
+  void Say(const char* what, const Peer& peer, const absl::Status& why)
+      ABSL_LOCKS_EXCLUDED(mutex_);
 
   uint64_t Count(const std::string& kind) ABSL_LOCKS_EXCLUDED(mutex_);
 
   const GateOptions options_;
   const Lists lists_;
+  std::atomic<uint16_t> port_ = 0;
 
   absl::Mutex mutex_;
   std::map<std::string, uint64_t> refused_ ABSL_GUARDED_BY(mutex_);  // by kind

@@ -32,7 +32,7 @@ void CheckHeader(ByteView bytes) {
 std::vector<Bytes> Seeds() {
   std::vector<Bytes> seeds;
   for (uint16_t kind = static_cast<uint16_t>(MessageKind::kHello);
-       kind <= static_cast<uint16_t>(MessageKind::kState); ++kind) {
+       kind <= static_cast<uint16_t>(MessageKind::kRecordAck); ++kind) {
     MessageHeader header = {.kind = kind, .job = 3, .rank = 1, .epoch = 7, .step = 41};
     header.session_key = 0x0123456789abcdef;
     Bytes& seed = seeds.emplace_back();

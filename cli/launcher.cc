@@ -189,9 +189,8 @@ absl::Status Launcher::StartWorker(const WorkerPlan& worker) {
   SYNCLINE_ASSIGN_OR_RETURN(const HostPort coordinator, ParseHostPort(coordinator_.substr(
                                                             0, coordinator_.find(','))));
   spec.env.emplace_back("SYNCLINE_COORDINATOR", coordinator_);
-  spec.env.emplace_back("MASTER_ADDR", options_.master_addr.empty()
-                                           ? coordinator.host
-                                           : options_.master_addr);
+  const std::string& master = options_.master_addr;
+  spec.env.emplace_back("MASTER_ADDR", master.empty() ? coordinator.host : master);
   if (!master_port_.empty()) spec.env.emplace_back("MASTER_PORT", master_port_);
   if (std::getenv("OMP_NUM_THREADS") == nullptr) {
     // Each worker's share: by default every one would take all cores.

@@ -126,9 +126,14 @@ std::string FlagOf(const JobSetting& setting) {
 absl::Status SetJobSetting(const JobSetting& setting, const std::string& value,
                            JobSettings& settings) {
   JobSettings changed = settings;
-  SYNCLINE_RETURN_IF_ERROR(
-      std::visit([&](auto member) { return Read(setting, value, changed.*member); },
-                 setting.member));
+  const JobSettings defaults;
+  SYNCLINE_RETURN_IF_ERROR(std::visit(
+      [&](auto member) {
+        if (!value.empty()) return Read(setting, value, changed.*member);
+        changed.*member = defaults.*member;
+        return absl::OkStatus();
+      },
+      setting.member));
   SYNCLINE_RETURN_IF_ERROR(CheckOne(setting, changed));
   settings = std::move(changed);
   return absl::OkStatus();

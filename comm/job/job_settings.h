@@ -1,9 +1,9 @@
 // What all workers of a job say alike, beside its tensors and its training: one struct, and
 // one table from which the rest follows.
 //
-//   for (const JobSetting& setting : kJobSettings) {
-//     SYNCLINE_RETURN_IF_ERROR(SetJobSetting(setting, "disk", settings));
-//   }
+//   JobSettings settings;
+//   SYNCLINE_RETURN_IF_ERROR(
+//       SetJobSetting(*FindJobSetting("durability"), "disk", settings));
 //
 // From a row follow: the option of C and Python, the key of job files, the flag of
 // `syncline run` and its variable (VariableOf), the field of the message
@@ -123,7 +123,7 @@ std::string VariableOf(const JobSetting& setting);
 // "--checkpoint-keep".
 std::string FlagOf(const JobSetting& setting);
 
-// Reads a value as people write it. InvalidArgument, which leaves `settings` as they were,
+// Reads a value as people write it; empty: the default. InvalidArgument, which leaves `settings` as they were,
 // says what is allowed: "durability is 'paper', allowed are none, disk and peer".
 absl::Status SetJobSetting(const JobSetting& setting, const std::string& value,
                            JobSettings& settings);

@@ -24,6 +24,8 @@ class AnswerWatch {
     unanswered_for_ = is_same ? unanswered_for_ + passed : absl::ZeroDuration();
     return unanswered_for_;
   }
+  // The time until the next look does not count: somebody who is asked is away.
+  void Pause(absl::Duration now) { looked_at_ = now; }
 
  private:
   std::string question_;

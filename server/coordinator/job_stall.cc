@@ -129,14 +129,13 @@ std::string Job::UnansweredQuestion(std::set<uint32_t>& servers) const {
 }
 
 void Job::AwaitAnswers(absl::Duration now, CoordinatorOutputs& outputs) {
-  if (phase_ == Phase::kOver) return;
+  if (phase_ == Phase::kOver || LacksServers()) return answers_.Pause(now);
   std::set<uint32_t> missing;
   const std::string what = UnansweredQuestion(missing);
   const std::string question =
       what.empty() ? "" : absl::StrCat(what, " ", missing.size());
-  const bool moves = LacksServers() || stall_.backups_move();
-  const absl::Duration unanswered_for =
-      answers_.Look(question, moves, now, options_.timeouts.heartbeat_interval);
+  const absl::Duration unanswered_for = answers_.Look(
+      question, stall_.backups_move(), now, options_.timeouts.heartbeat_interval);
   absl::Duration limit = options_.timeouts.no_progress;
   if (phase_ == Phase::kConfiguring) {
     const auto elements = static_cast<double>(declared_->elements);

@@ -35,6 +35,7 @@ class Exit(support.ServersTest):
                 ("", "raise syncline.errors.error_of(14, 'CUDA device 0: lost', 8)", 8, "DeviceFailed: CUDA device 0: lost"),
                 ("", "raise RuntimeError('CUDA error: unspecified launch failure')", 8, "CUDA error: unspecified"),
                 ("", "raise RuntimeError('CUDA error: out of memory')", 1, "CUDA error: out of memory"),
+                ("", "raise RuntimeError('CUDA error: invalid device ordinal')", 1, "CUDA error: invalid device ordinal"),
                 ("", "raise ValueError('of the program')", 1, "ValueError: of the program")):
             with self.subTest(last):
                 program = self.program(source.format(before="", options=options, then=then), {"SYNCLINE_JOB": f"{self.id()} {last[-20:]} {then[:9]}"})

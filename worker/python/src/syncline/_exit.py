@@ -47,10 +47,11 @@ def set_up() -> None:
 
 
 def _code_of_gpu(error: BaseException) -> Optional[int]:
-    """Where torch met the failure of a GPU before the session did. That it has no memory left is none."""
+    """Where torch met the failure of a GPU before the session did. That it has no memory left is none, nor is a wrong setting."""
     said = str(error).partition("\n")[0]
     is_of_gpu = isinstance(error, RuntimeError) and said.startswith(("CUDA error: ", "HIP error: "))
-    return DeviceFailed.exit_code if is_of_gpu and "out of memory" not in said else None
+    is_sound = any(words in said for words in ("out of memory", "invalid device ordinal", "no kernel image"))
+    return DeviceFailed.exit_code if is_of_gpu and not is_sound else None
 
 
 def _write_error_file(error: BaseException) -> None:

@@ -1,7 +1,6 @@
 """check=: whether all workers hold the same weights, every so many steps."""
 from __future__ import annotations
 
-import ctypes
 import hashlib
 import os
 import re
@@ -23,6 +22,7 @@ class WeightCheck:
 
     def __init__(self, every: int) -> None:
         self._every = every
+        self._compared = 0  # the last step that was; while gradients accumulate a step has several calls
 
     @staticmethod
     def of(check: Option, mode: Option) -> Optional[WeightCheck]:
@@ -40,8 +40,9 @@ class WeightCheck:
 
     def after_step(self, session: Session, weights: Sequence[Weight]) -> None:
         """NotEqual on every rank, once the step that is over is one to check, and a rank holds other weights than rank 0."""
-        if session.step % self._every:
+        if session.step % self._every or session.step == self._compared:
             return
+        self._compared = session.step
         for weight in weights:
             weight.wait()
         digests = torch.tensor([_digest(weight.parameter) for weight in weights], dtype=torch.int64)
@@ -58,6 +59,6 @@ class WeightCheck:
 
 
 def _digest(parameter: torch.nn.Parameter) -> list[int]:
-    values = parameter.detach().cpu().contiguous()
-    digest = hashlib.blake2b(ctypes.string_at(values.data_ptr(), values.numel() * values.element_size()), digest_size=16).digest()
+    values = parameter.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+    digest = hashlib.blake2b(values.numpy().data, digest_size=16).digest()
     return [int.from_bytes(half, "little", signed=True) for half in (digest[:8], digest[8:])]

@@ -65,8 +65,9 @@ inline constexpr uint16_t kFlagUnchanged = 1;
 // even when the sender is no member any more, with the weight of `samples`, which however
 // are not among those that the mean is taken over.
 inline constexpr uint16_t kFlagParting = 2;
-// On a kPull: what was sent on this connection could not be used, send it anew; on a
-// kPullAverage or kPullState also: it is asked for once more. Without it a shard sends each version of a block once over a connection, however often it is asked.
+// On a kPull: what was sent on this connection could not be used, send it anew. Without it
+// a shard sends each version of a block's view once over a connection, however often it is
+// asked. On a kPullAverage or kPullState: an answer that still waits is made anew.
 inline constexpr uint16_t kFlagAnew = 4;
 // On a kPush: `shard` is what the learning rate of this step is multiplied with, as the
 // bits of a float from 0 to kMaxRateFactor. Of all who contribute, the life that joined

@@ -81,9 +81,11 @@ void WorkerLink::Ask(const MessageHeader& question) {
       sent_.erase(question.block);
       front_.Forget(question.block);
     }
-    sent_aside_.erase(ArrayOf(question));
     queue_.erase(key);
   }
+  // Whoever asks for an array once more wants it once more: the same version is asked for
+  // twice, and workers of before have no flag for it.
+  sent_aside_.erase(ArrayOf(question));
   const auto waiting = queue_.find(key);
   const ShardReply* answer =
       waiting == queue_.end() ? nullptr : std::get_if<ShardReply>(&waiting->second);

@@ -5,10 +5,10 @@
 // Small answers go at once. Views leave in block order, no more than SendWindow allows; one
 // overtakes those on their way when the next forward waits for it: all in front of it have
 // been sent at its version. Averages and state have what views leave, and a small share in
-// any case. A connection is reliable: each version of a block is sent over it once, however
-// often it is asked for, unless the worker asks for it anew (kFlagAnew). What
-// a connection lost is asked for again on the next one, which has a WorkerLink of its
-// own.
+// any case. A connection is reliable: each version of a block's view is sent over it once,
+// however often it is asked for, unless the worker asks for it anew (kFlagAnew); averages
+// and state are sent whenever they are asked for. What a connection lost is asked for again
+// on the next one, which has a WorkerLink of its own.
 //
 // Thread safety: none; the engine's thread owns it.
 //
@@ -66,8 +66,8 @@ class WorkerLink {
   // it before.
   bool Send(const ShardReply& reply);
 
-  // A kPull, kPullAverage or kPullState came. It waits for its turn; one whose answer waits or was sent
-  // already is only told so.
+  // A kPull, kPullAverage or kPullState came. It waits for its turn; one whose answer
+  // waits is only told so, and a kPull also when its answer was sent already.
   void Ask(const MessageHeader& question);
 
   // Sends what there is room for. `look` has the shard answer a question, by Send.

@@ -61,7 +61,7 @@ std::optional<Diagnosis> CoordinatorWait::WhyNobodyAnswers() {
   std::optional<Diagnosis> found = inquiry_->found();
   if (!found) {
     if (clock_.Now() - inquired_at_ < options_.inquiry) return std::nullopt;
-    found = Inquiry::StillLookedUp();
+    found = inquiry_->SoFar();
   }
   inquiry_.reset();  // at the limit it may be something else
   return found;

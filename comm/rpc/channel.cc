@@ -131,7 +131,8 @@ absl::StatusOr<std::shared_ptr<grpc::Channel>> CreateChannel(
 absl::Status WaitUntilConnected(grpc::Channel& channel, const std::string& address,
                                 const TlsOptions& tls, absl::Duration timeout) {
   if (channel.WaitForConnected(DeadlineIn(timeout))) return absl::OkStatus();
-  // It may connect, write and read. Only the look-up of a name takes longer.
+  // It may connect, write and read. Longer takes the look-up of a name, or one that has
+  // several addresses.
   const absl::Duration limit = std::min(timeout, kLongestDiagnosis);
   const Inquiry inquiry(address, tls, limit);
   return UnreachableError(address, timeout, inquiry.Within(4 * limit).cause);

@@ -82,7 +82,8 @@ Diagnosis ProbePlainText(int fd) {
 
 }  // namespace
 
-absl::StatusOr<UniqueFd> ConnectTo(const HostPort& target, absl::Duration limit) {
+absl::StatusOr<UniqueFd> ConnectTo(const HostPort& target, absl::Duration limit,
+                                   absl::FunctionRef<void()> looked_up) {
   addrinfo hints = {};
   hints.ai_socktype = SOCK_STREAM;
   addrinfo* list = nullptr;
@@ -94,6 +95,7 @@ absl::StatusOr<UniqueFd> ConnectTo(const HostPort& target, absl::Duration limit)
                                             "); check the name"));
   }
   const std::unique_ptr<addrinfo, FreeAddresses> addresses(list);
+  looked_up();
   const timeval timeout = absl::ToTimeval(limit);
   int error = ETIMEDOUT;
   for (const addrinfo* next = list; next != nullptr; next = next->ai_next) {
@@ -110,11 +112,13 @@ absl::StatusOr<UniqueFd> ConnectTo(const HostPort& target, absl::Duration limit)
   return absl::UnavailableError(Explain(error));
 }
 
-Diagnosis DiagnoseConnection(const std::string& address, const TlsOptions& tls,
-                             absl::Duration limit) {
+namespace {
+
+Diagnosis Diagnose(const std::string& address, const TlsOptions& tls,
+                   absl::Duration limit, absl::FunctionRef<void()> looked_up) {
   const auto target = ParseHostPort(address.substr(0, address.find(',')));
   if (!target.ok()) return {std::string(target.status().message())};
-  const auto socket = ConnectTo(*target, limit);
+  const auto socket = ConnectTo(*target, limit, looked_up);
   if (!socket.ok()) return {std::string(socket.status().message())};
   if (!tls.HasTls()) {
     Diagnosis found = ProbePlainText(socket->get());
@@ -127,16 +131,27 @@ Diagnosis DiagnoseConnection(const std::string& address, const TlsOptions& tls,
   return found.cause.empty() ? Diagnosis{std::string(kNothingWrong)} : found;
 }
 
+}  // namespace
+
+Diagnosis DiagnoseConnection(const std::string& address, const TlsOptions& tls,
+                             absl::Duration limit) {
+  return Diagnose(address, tls, limit, [] {});
+}
+
 struct Inquiry::Answer {
   absl::Mutex mutex;
   SteadyCondition changed;
+  bool is_looked_up ABSL_GUARDED_BY(mutex) = false;
   std::optional<Diagnosis> found ABSL_GUARDED_BY(mutex);
 };
 
 Inquiry::Inquiry(const std::string& address, const TlsOptions& tls, absl::Duration limit)
     : answer_(std::make_shared<Answer>()) {
   std::thread([answer = answer_, address, tls, limit] {
-    Diagnosis found = DiagnoseConnection(address, tls, limit);
+    Diagnosis found = Diagnose(address, tls, limit, [&] {
+      absl::MutexLock lock(&answer->mutex);
+      answer->is_looked_up = true;
+    });
     absl::MutexLock lock(&answer->mutex);
     answer->found = std::move(found);
     answer->changed.SignalAll();
@@ -149,16 +164,26 @@ std::optional<Diagnosis> Inquiry::found() const {
 }
 
 Diagnosis Inquiry::Within(absl::Duration patience) const {
-  const SteadyClock clock;
-  const absl::Duration deadline = clock.Now() + patience;
-  absl::MutexLock lock(&answer_->mutex);
-  while (!answer_->found && answer_->changed.WaitUntil(answer_->mutex, clock, deadline)) {
+  {
+    const SteadyClock clock;
+    const absl::Duration deadline = clock.Now() + patience;
+    absl::MutexLock lock(&answer_->mutex);
+    while (!answer_->found &&
+           answer_->changed.WaitUntil(answer_->mutex, clock, deadline)) {
+    }
+    if (answer_->found) return *answer_->found;
   }
-  return answer_->found.value_or(StillLookedUp());
+  return SoFar();
 }
 
-Diagnosis Inquiry::StillLookedUp() {
-  return {"its name is still being looked up; check the name and the name server"};
+Diagnosis Inquiry::SoFar() const {
+  absl::MutexLock lock(&answer_->mutex);
+  if (!answer_->is_looked_up) {
+    return {"its name is still being looked up; check the name and the name server"};
+  }
+  return {
+      "its name was looked up, and nobody has answered there so far; check the "
+      "address, and firewalls on the way"};
 }
 
 }  // namespace syncline

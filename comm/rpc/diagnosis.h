@@ -15,6 +15,7 @@
 #include <optional>
 #include <string>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "comm/base/unique_fd.h"
@@ -39,9 +40,10 @@ class Inquiry {
 
   // Nothing while it is under way.
   std::optional<Diagnosis> found() const;
-  // StillLookedUp() after that time.
+  // SoFar() after that time.
   Diagnosis Within(absl::Duration patience) const;
-  static Diagnosis StillLookedUp();
+  // What holds it up: the look-up of a name, or somebody who does not answer.
+  Diagnosis SoFar() const;
 
  private:
   struct Answer;
@@ -49,8 +51,10 @@ class Inquiry {
   std::shared_ptr<Answer> answer_;
 };
 
-// A connected socket, or why there is none. `limit` holds for connecting, and then for
-// each read and write.
-absl::StatusOr<UniqueFd> ConnectTo(const HostPort& target, absl::Duration limit);
+// A connected socket, or why there is none. `limit` holds for connecting to each of its
+// addresses, and then for each read and write. Calls `looked_up` once these are known.
+absl::StatusOr<UniqueFd> ConnectTo(
+    const HostPort& target, absl::Duration limit,
+    absl::FunctionRef<void()> looked_up = [] {});
 
 }  // namespace syncline

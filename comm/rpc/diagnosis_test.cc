@@ -9,7 +9,10 @@
 #include <sstream>
 #include <thread>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "comm/base/env.h"
 #include "comm/rpc/address.h"
 #include "comm/rpc/certificates_test_util.h"
 #include "comm/rpc/channel.h"
@@ -101,6 +104,22 @@ TEST(Diagnosis, SaysSoWhenNothingIsWrong) {
   ASSERT_TRUE(running.ok()) << running.status();
   EXPECT_THAT(DiagnoseConnection(running->address, {}, kLimit).cause,
               HasSubstr("nothing is wrong with it now"));
+}
+
+// As with a name of several addresses, none of which answers.
+TEST(Diagnosis, SaysWhatHoldsItUp) {
+  HostPort listen{"127.0.0.1", 0};
+  const UniqueFd silent = *Listen(listen);  // takes the connection and reads nothing
+  const Inquiry inquiry(listen.ToString(), {}, absl::Minutes(1));
+  const SteadyClock clock;
+  const absl::Duration patience = clock.Now() + absl::Seconds(30);
+  while (absl::StrContains(inquiry.SoFar().cause, "still being looked up")) {
+    ASSERT_LT(clock.Now(), patience);
+    absl::SleepFor(absl::Milliseconds(1));
+  }
+  EXPECT_THAT(inquiry.Within(absl::ZeroDuration()).cause,
+              HasSubstr("was looked up, and nobody has answered there so far"));
+  EXPECT_FALSE(inquiry.found().has_value());
 }
 
 class TlsDiagnosis : public testing::Test {

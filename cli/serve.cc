@@ -177,7 +177,7 @@ absl::Status Services::StartCoordinator() {
     }
   });
   SYNCLINE_ASSIGN_OR_RETURN(control_server_, syncline::StartServer(server));
-  coordinator_->ServesAt(control_server_.port);
+  coordinator_->ServesAt(control_server_.address);
   control_ = plan_.advertise.empty() ? ReachableAddress(control_server_.address)
                                      : plan_.advertise;
   if (plan_.advertise.empty()) reachable_ = AddressForOthers(control_server_.address);

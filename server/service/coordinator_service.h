@@ -136,8 +136,8 @@ class CoordinatorService final : public v1::Coordinator::CallbackService {
                                    v1::EventsReply* reply) override;
 
   CoordinatorView View() ABSL_LOCKS_EXCLUDED(mutex_);
-  // The port of its gRPC server, once that is known (server/service/gate.h).
-  void ServesAt(int port) { gate_->ServesAt(static_cast<uint16_t>(port)); }
+  // Where its gRPC server listens, once that is known (server/service/gate.h).
+  void ServesAt(const std::string& address) { gate_->ServesAt(address); }
   v1::StatusReply StatusNow() ABSL_LOCKS_EXCLUDED(mutex_);
   // Of all jobs, oldest first.
   v1::EventsReply EventsNow() const;

@@ -82,21 +82,37 @@ absl::StatusOr<std::unique_ptr<Gate>> Gate::Create(GateOptions options) {
         Authorities::Open({.path = options.tls.ca_file, .log = options.log}));
   }
   if (!options.tls.HasTls() && !options.tls.insecure) {
-    if (options.users.CanTell()) {
-      lists.users.emplace(options.users);
-    } else {
-      options.log.Warning(
-          "every user of this host may attach and change jobs: without TLS the kernel "
-          "says "
-          "who they are, and /proc/net/tcp cannot be read");
-    }
+    lists.users.emplace(options.users);
   }
   return std::unique_ptr<Gate>(new Gate(std::move(options), std::move(lists)));
 }
 
+void Gate::ServesAt(const std::string& address) {
+  if (!lists_.users) return;
+  const std::vector<SocketName> names = NamesOf(address);
+  const bool can_tell = lists_.users->CanTell(names);
+  if (!can_tell) {
+    options_.log.Warning(
+        "every user of this host may attach and change jobs: without TLS the kernel says "
+        "who they are, and it does not even say who listens here",
+        {{"address", address}});
+  }
+  absl::MutexLock lock(&mutex_);
+  serves_at_ = names;
+  can_tell_users_ = can_tell;
+}
+
 absl::Status Gate::CheckUser(const Peer& peer) const {
   if (!lists_.users) return absl::OkStatus();
-  return lists_.users->Check({.peer = peer.address, .server_port = port_});
+  LocalUsers::Connection connection = {.peer = peer.address};
+  {
+    absl::MutexLock lock(&mutex_);
+    if (!can_tell_users_) return absl::OkStatus();
+    connection.servers = serves_at_;
+  }
+  const absl::Status verdict = lists_.users->Check(connection);
+  if (verdict.ok() || !connection.servers.empty()) return verdict;
+  return absl::UnavailableError("this coordinator has only begun to listen; come back");
 }
 
 absl::Status Gate::CheckRevoked(const Peer& peer) const {
@@ -223,7 +239,7 @@ void Gate::Refused(const char* what, const Peer& peer, const absl::Status& why) 
 }
 
 void Gate::RefusedUser(const char* what, const Peer& peer, const absl::Status& why) {
-  if (options_.metrics != nullptr) {
+  if (absl::IsPermissionDenied(why) && options_.metrics != nullptr) {
     options_.metrics->CountTurnedAway(ControlRefusal::kLocalUser);
   }
   Say(what, peer, why);

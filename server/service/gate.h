@@ -10,12 +10,12 @@
 // Thread safety: any thread.
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 #include <map>
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
@@ -25,6 +25,7 @@
 #include "comm/base/log.h"
 #include "comm/base/timeouts.h"
 #include "comm/rpc/authorities.h"
+#include "comm/rpc/host_sockets.h"
 #include "comm/rpc/local_user.h"
 #include "comm/rpc/revoked.h"
 #include "comm/rpc/roles.h"
@@ -53,8 +54,9 @@ class Gate {
   // certificates that cannot be read.
   static absl::StatusOr<std::unique_ptr<Gate>> Create(GateOptions options);
 
-  // Where the control plane listens; tells connections of loopback apart.
-  void ServesAt(uint16_t port) { port_ = port; }
+  // Where the control plane listens, "127.0.0.1:7070"; tells connections of loopback
+  // apart. Who comes earlier and is not known is asked to come back.
+  void ServesAt(const std::string& address) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // The peer that opens a stream. StreamEnded is called once for each that is admitted.
   // Unavailable, without a Failure, for a certificate that has too many of them.
@@ -99,7 +101,7 @@ class Gate {
   absl::Status CheckRevoked(const Peer& peer) const;
   absl::Status CheckAuthority(const Peer& peer) const;
   absl::Status CountStream(const Peer& peer) ABSL_LOCKS_EXCLUDED(mutex_);
-  absl::Status CheckUser(const Peer& peer) const;
+  absl::Status CheckUser(const Peer& peer) const ABSL_LOCKS_EXCLUDED(mutex_);
   void RefusedUser(const char* what, const Peer& peer, const absl::Status& why)
       ABSL_LOCKS_EXCLUDED(mutex_);
   // Writes it down.
@@ -110,9 +112,10 @@ class Gate {
 
   const GateOptions options_;
   const Lists lists_;
-  std::atomic<uint16_t> port_ = 0;
 
-  absl::Mutex mutex_;
+  mutable absl::Mutex mutex_;
+  std::vector<SocketName> serves_at_ ABSL_GUARDED_BY(mutex_);  // none: not known yet
+  bool can_tell_users_ ABSL_GUARDED_BY(mutex_) = true;
   std::map<std::string, uint64_t> refused_ ABSL_GUARDED_BY(mutex_);  // by kind
   // By serial number, of certificates that have some.
   std::map<std::string, size_t> streams_ ABSL_GUARDED_BY(mutex_);

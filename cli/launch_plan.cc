@@ -393,6 +393,10 @@ std::string RunOptions::Setting(std::string_view name) const {
   return given == settings.end() ? "" : given->second;
 }
 
+uint32_t MemberOf(const RunOptions& options, int rank) {
+  return static_cast<uint32_t>(options.local_aggregation ? options.node_rank : rank);
+}
+
 bool IsOneNode(const std::string& nnodes) { return nnodes == "1" || nnodes == "1:1"; }
 
 absl::StatusOr<LaunchPlan> MakeLaunchPlan(const RunOptions& options,
@@ -437,6 +441,8 @@ absl::StatusOr<LaunchPlan> MakeLaunchPlan(const RunOptions& options,
     WorkerPlan worker;
     worker.rank = options.node_rank * sizes.local + local;
     worker.name = absl::StrCat("worker", worker.rank);
+    worker.member = MemberOf(options, worker.rank);
+    worker.is_leader = !options.local_aggregation || local == 0;
     const int log = redirected.Of(worker.rank);
     const int show = tee.Of(worker.rank);
     worker.out = shown.Of(local, OutputOf(kStdout, log, show));

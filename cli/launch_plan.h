@@ -80,6 +80,8 @@ struct WorkerPlan {
   std::string name;  // "worker3"
   Output out = Output::kInherit;
   Output err = Output::kInherit;
+  uint32_t member = 0;    // as which the coordinator knows it (MemberOf)
+  bool is_leader = true;  // of that member: with local aggregation one of a host's
   // All but the coordinator's address.
   std::vector<std::pair<std::string, std::string>> env;
 };
@@ -97,6 +99,10 @@ struct LaunchPlan {
 
 // Of --nnodes.
 bool IsOneNode(const std::string& nnodes);
+
+// Of which member of the job worker `rank` of this host is a part: itself, or with local
+// aggregation the host.
+uint32_t MemberOf(const RunOptions& options, int rank);
 
 // InvalidArgument (Failure::kUsage) when the flags contradict each other.
 absl::StatusOr<LaunchPlan> MakeLaunchPlan(const RunOptions& options,

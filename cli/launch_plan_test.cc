@@ -58,6 +58,26 @@ TEST(LaunchPlan, TellsWorkersToSendAsOneHost) {
             "1");
 }
 
+TEST(LaunchPlan, KnowsAsWhichMembersTheCoordinatorKnowsItsWorkers) {
+  RunOptions options = Program();
+  options.nnodes = "2";
+  options.nproc_per_node = "2";
+  options.node_rank = 1;
+  options.coordinator = "10.0.0.1:7070";
+  const auto members = [&] {
+    std::vector<std::pair<uint32_t, bool>> members;
+    const auto plan = MakeLaunchPlan(options, {});
+    if (!plan.ok()) return members;
+    for (const WorkerPlan& worker : plan->workers) {
+      members.emplace_back(worker.member, worker.is_leader);
+    }
+    return members;
+  };
+  EXPECT_THAT(members(), testing::ElementsAre(std::pair(2, true), std::pair(3, true)));
+  options.local_aggregation = true;
+  EXPECT_THAT(members(), testing::ElementsAre(std::pair(1, true), std::pair(1, false)));
+}
+
 TEST(LaunchPlan, TellsWorkersTheirModeAndWhatIsWrongWithIt) {
   RunOptions options = Program();
   EXPECT_EQ(EnvironmentOf(MakeLaunchPlan(options, {})->workers[0]).count("SYNCLINE_MODE"),

@@ -220,7 +220,7 @@ void Launcher::WatchCheckpoints(JobWatch::Options::Finds finds) {
                        .is_scheduled = !options_.checkpoint_dir.empty() ||
                                        !options_.Setting("checkpoint_every").empty(),
                        .goodbyes_within = plan_.failure_timeout};
-  for (const WorkerPlan& worker : plan_.workers) job.ranks.insert(worker.rank);
+  for (const WorkerPlan& worker : plan_.workers) job.ranks.insert(worker.member);
   const JobWatch::Options watch{
       .coordinator = coordinator_, .job = job, .tls = options_.tls, .finds = finds};
   job_ = std::make_unique<JobWatch>(watch, Say);
@@ -307,7 +307,7 @@ void Launcher::ReportStop() {
   bool anyone_works = false;
   for (const WorkerPlan& worker : plan_.workers) {
     anyone_works = anyone_works || IsWorking(worker);
-    report.ranks.push_back(static_cast<uint32_t>(worker.rank));  // failed or not
+    if (worker.is_leader) report.ranks.push_back(worker.member);  // failed or not
   }
   if (!plan_.starts_coordinator && anyone_works) Exits().Add(std::move(report));
 }
@@ -318,8 +318,11 @@ void Launcher::Report(const WorkerPlan& worker, const ProcessEvent& event,
   // Who is killed says nothing of it: its last line is of something else.
   const bool was_killed =
       WIFSIGNALED(event.wait_status) && WTERMSIG(event.wait_status) == SIGKILL;
-  Exits().Add(ExitReport{.rank = static_cast<uint32_t>(worker.rank),
-                         .how = DescribeExit(event.wait_status),
+  // Otherwise it would be told of the leader, which may be well.
+  const std::string whose =
+      worker.is_leader ? "" : absl::StrCat("its rank ", worker.rank, ": ");
+  Exits().Add(ExitReport{.rank = worker.member,
+                         .how = absl::StrCat(whose, DescribeExit(event.wait_status)),
                          .then = then,
                          .said = error        ? error->message
                                  : was_killed ? ""

@@ -1,6 +1,8 @@
 """Ranks of a host that send their gradients as one: what becomes of those that die or hang, and what is refused."""
 import os
 import signal
+import socket
+import threading
 import unittest
 from unittest import mock
 
@@ -8,6 +10,9 @@ import host_support
 import syncline.torch
 import torch
 from host_support import COUNT
+from syncline.torch import _host_wire as wire
+from syncline.torch._host_hub import Hub
+from syncline.torch._host_session import HostSession
 
 
 class WhenRanksDie(host_support.Ranks):
@@ -95,6 +100,90 @@ class WhenRanksDie(host_support.Ranks):
             self.assert_counted(out, 400)
 
 
+class WhenRanksJoinAgain(host_support.Ranks):
+    def test_those_of_a_job_that_has_run_who_load_a_state_have_the_jobs_own(self):
+        flag, state = self.folder / "go on", self.folder / "state.pt"
+        waits = (f"rank == 0 and step == 3 and torch.save(optimizer.state_dict(), {str(state)!r}); "
+                 f'exec("while rank < 2 and step == 3 and not os.path.exists({str(flag)!r}): time.sleep(0.01)"); ')
+        loads = (f"rank > 1 and step == 3 and (torch.nn.init.zeros_(model.parts[1]), time.sleep(0.3 * (3 - rank)), "
+                 f"optimizer.load_state_dict(torch.load({str(state)!r})), print('loaded', flush=True)); ")
+        source = {"each_step": waits + loads + "model(step).backward()"}
+        started = [self.start(rank, 4, 2, env={"WORLD_SIZE": "2"}, **source) for rank in range(2)]
+        for program, _ in started:
+            program.await_line("step 2")
+        started += [self.start(rank, 4, 2, env={"WORLD_SIZE": "2"}, **source) for rank in (2, 3)]
+        for program, _ in started[2:]:
+            program.await_line("first step 3 of")
+            program.await_line("loaded")
+        flag.touch()
+        for program, _ in started:
+            self.assertEqual(program.wait(), 0, program.text())
+        for _, out in started[1:]:
+            self.assert_equal(torch.load(started[0][1]), torch.load(out))
+
+    def test_who_comes_while_the_leader_leaves_waits_for_its_next_session(self):
+        # The follower goes on when nobody can get to the old session any more.
+        waits = "exec(\"for _ in range(3000):\\n try: wire.connect(optimizer.session._address).close(); time.sleep(0.01)\\n except OSError: break\")"
+        each_step = (f"from syncline.torch import _host_wire as wire; "
+                     f"step == 5 and again and (again.clear(), rank and {waits}, optimizer.rejoin()); "
+                     "model(step).backward()")
+        started = [self.start(rank, 2, 2, options='samples=(globals().update(again=[1]), 1)[1]', each_step=each_step) for rank in range(2)]
+        for program, _ in started:
+            self.assertEqual(program.wait(), 0, program.text())
+        self.assert_equal(torch.load(started[0][1]), torch.load(started[1][1]))
+
+
+class WhenTheLeaderLeaves(host_support.Ranks):
+    def test_after_an_error_the_others_hear_of_it(self):
+        each_step = 'exec("if rank == 0 and step == 20:\\n with optimizer: raise OSError(\'the disk is full\')"); ' + COUNT["each_step"]
+        leader, other = (self.start(rank, 2, 2, steps=10_000, **{**COUNT, "each_step": each_step})[0] for rank in range(2))
+        self.assertEqual(leader.wait(), 1, leader.text())
+        self.assertEqual(other.wait(), 138, other.text())
+        self.assertRegex(other.text(), "Dropped: rank 0, which sends for all ranks of this host, has left the job after OSError: the disk is full")
+
+    def test_what_fails_since_it_left_is_not_what_others_hear(self):
+        hub = Hub.__new__(Hub)
+        hub._of, hub._handed, hub._is_closing, hub._is_over, hub._left_after = mock.Mock(), threading.Condition(), threading.Event(), False, None
+        guest = mock.Mock()
+        hub._guests, hub._ranks = {1: guest}, {1: guest}
+        hub._is_closing.set()
+        hub._end(syncline.SessionClosed("the session was closed"))
+        self.assertIsInstance(wire.error_in(wire.parse(guest.link.send.call_args.args[0])[1]), syncline.Dropped)
+
+
+class WhenProgramsAreInterrupted(unittest.TestCase):
+    def session(self, **attributes):
+        session = HostSession.__new__(HostSession)
+        parts = {"_lock": threading.RLock(), "_closed": "", "_failure": None, "_link": None, "_inner": mock.Mock(), "_hub": mock.Mock(), "_calls": mock.Mock(),
+                 "_weights_region": object(), **attributes}
+        for name, value in parts.items():
+            setattr(session, name, value)
+        self.addCleanup(setattr, session, "_closed", "over")
+        return session
+
+    def test_while_they_close_the_session_is_closed_yet(self):
+        session = self.session()
+        session._hub.close.side_effect = KeyboardInterrupt
+        with self.assertRaises(KeyboardInterrupt):
+            session.close()
+        session._inner.close.assert_called_once_with()
+
+    def test_while_a_hub_waits_for_others_it_leaves_yet(self):
+        hub = Hub.__new__(Hub)
+        with mock.patch.object(hub, "_await_leaving", side_effect=KeyboardInterrupt), mock.patch.object(hub, "_leave") as left:
+            with self.assertRaises(KeyboardInterrupt):
+                hub.close(is_clean=True)
+        left.assert_called_once_with()
+
+    def test_and_close_the_session_while_they_read_that_is_what_they_hear(self):
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.addCleanup(theirs.close)
+        link = wire.Link(ours)
+        link.close()
+        with self.assertRaises(syncline.SessionClosed):
+            self.session(_link=link, _closed="the session was closed")._read()
+
+
 class WhatIsRefused(host_support.Ranks):
     def test_ranks_that_differ(self):
         for what, options in (("momentum", "momentum=(0.5, 0.9)[rank]"), ("tensors", "params=list(model.parts)[rank:]")):
@@ -129,6 +218,7 @@ class WhatIsRefused(host_support.Ranks):
                 ({}, {"LOCAL_WORLD_SIZE": "3"}, "rank 1 of 2 is number 1 of 3 on its host"),
                 ({"session": {"accumulate_steps": 2}}, {}, "accumulate in no_sync\\(\\)"),
                 ({"mode": "ssp:2"}, {}, "mode is ssp.*, and local aggregation is for bsp"),
+                ({"mode": "bsp:quorum=1"}, {}, "mode is bsp:quorum=1.*, and local aggregation is for bsp without a quorum"),
                 ({"sampler": sampler}, {}, "take an ElasticDistributedSampler")):
             place = {**self.environment(1, 2), "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", "SYNCLINE_LOCAL_AGGREGATION": "1", **environment}
             with self.subTest(why=why), mock.patch.dict(os.environ, place), self.assertRaisesRegex(syncline.InvalidArgument, why):

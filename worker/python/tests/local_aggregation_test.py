@@ -52,6 +52,24 @@ class LocalAggregation(host_support.Ranks):
         weights, _ = self.run_all(2, 2, name="sgd", each_step="model(step, used=2).backward()", steps=300)
         self.assertTrue(torch.equal(weights["parts.2"], torch.linspace(-1, 1, 70_001)))
 
+    def test_many_samples_are_weighted_as_servers_do(self):
+        alone, _ = self.run_all(2, 1, options="samples=3")
+        together, _ = self.run_all(2, 2, options="samples=3")
+        self.assert_equal(alone, together)
+
+    def test_programs_with_many_open_files(self):
+        opens = ("import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (1500, resource.getrlimit(resource.RLIMIT_NOFILE)[1])); "
+                 "opened = [os.dup(0) for _ in range(1100)]")
+        self.run_all(2, 2, options=f"samples=exec({opens!r}, globals()) or 1")
+
+    def test_a_barrier_ends_at_its_timeout(self):
+        each_step = ('exec("if rank == 0 and step == 2:\\n try: optimizer.session.barrier(0.2)\\n except syncline.DeadlineExceeded as error: print(error)"); '
+                     "model(step).backward()")
+        started = [self.start(rank, 2, 2, each_step=each_step) for rank in range(2)]
+        for program, _ in started:
+            self.assertEqual(program.wait(), 0, program.text())
+        started[0][0].await_line("waited in vain for the barrier of all ranks of this host")
+
     def test_bf16_weights(self):
         alone, _ = self.run_all(2, 1, dtype="bfloat16")
         together, _ = self.run_all(2, 2, dtype="bfloat16")

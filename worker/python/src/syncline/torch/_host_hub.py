@@ -69,6 +69,7 @@ class Hub:
         self._are_handed: set[int] = set()
         self._is_closing = threading.Event()
         self._is_over = False
+        self._left_after: Optional[BaseException] = None
         self._began = self._beaten = self._looked = time.monotonic()
         self._listener = self._listen(address)
         self._wake, self._woken = socket.socketpair()
@@ -92,21 +93,44 @@ class Hub:
                                         f"already ({error}); end it, or give this run another job or run id") from error
             time.sleep(_LOOK_AGAIN_S)
 
-    def close(self, is_clean: bool) -> None:
-        """Leaves the job, when the other ranks of the host are gone; later than failure_timeout it does not wait for them."""
+    def close(self, is_clean: bool, error: Optional[BaseException] = None) -> None:
+        """Leaves the job, when the other ranks of the host are gone; later than failure_timeout it does not wait for them.
+
+        Not clean: after `error`, which they hear of.
+        """
+        self._left_after = error
+        try:
+            if is_clean:
+                self._await_leaving()
+        finally:
+            self._leave()
+
+    def _await_leaving(self) -> None:
         deadline = time.monotonic() + self._of.failure_timeout
-        while is_clean and self._ranks and not self._is_over and time.monotonic() < deadline:
+        self._post(self._admit_nobody)
+        while self._ranks and not self._is_over and time.monotonic() < deadline:
             time.sleep(_LOOK_AGAIN_S)
+
+    def _leave(self) -> None:
         self._requests.tell_loss()
         self._is_closing.set()
         self._of.session.close()
         with self._handed:
             self._handed.notify_all()
-        rank = self._of.place.rank_of(0)
-        self._post(lambda: self._end(Dropped(f"rank {rank}, which sends for all ranks of this host, has left the job: start them again")))
+        self._post(lambda: self._end(self._left()))
         for thread in (self._thread, self._waiter):
             if thread is not threading.current_thread():  # as the collector of garbage may run in any
                 thread.join()
+
+    def _admit_nobody(self) -> None:
+        """Who comes now, or is not let in yet, is to find the hub that may come after this one."""
+        with contextlib.suppress(KeyError, ValueError):
+            self._selector.unregister(self._listener)
+        self._listener.close()
+        members = self._steps.members if self._steps is not None else []
+        for guest in list(self._guests.values()):
+            if guest.rank not in members or self._ranks.get(guest.rank) is not guest:
+                self._lose(guest, None)
 
     def _post(self, action: Callable[[], None]) -> None:
         """Has the listening thread do it."""
@@ -162,8 +186,14 @@ class Hub:
             self._wake.close()
             self._woken.close()
 
+    def _left(self) -> Dropped:
+        why = "" if self._left_after is None else f" after {type(self._left_after).__name__}: {self._left_after}"
+        return Dropped(f"rank {self._of.place.rank_of(0)}, which sends for all ranks of this host, has left the job{why}; start this rank again")
+
     def _end(self, error: BaseException) -> None:
         """Tells all ranks why."""
+        if self._is_closing.is_set() and not self._is_over:
+            error = self._left()  # what fails now fails since the session is closed
         self._is_over = True
         for guest in list(self._guests.values()):
             with contextlib.suppress(OSError):
@@ -343,11 +373,11 @@ class Hub:
             mean = self._sums[number] = torch.empty(self._of.tensors[number].memory.shape, dtype=torch.float32)
         first, samples = parts[0]
         mean.copy_(self._gradient(first, number))
-        if samples != 1:
-            mean.mul_(samples)
+        if samples != total:
+            mean.mul_(samples / total)  # as servers do: by a power of two, where equal ranks are that many, this rounds nothing
         for rank, samples in parts[1:]:
-            mean.add_(self._gradient(rank, number), alpha=samples)
-        return mean.div_(total) if total != 1 else mean
+            mean.add_(self._gradient(rank, number), alpha=samples / total)
+        return mean
 
     def _gradient(self, rank: int, number: int) -> torch.Tensor:
         return self._regions[rank].tensor(number)

@@ -4,7 +4,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-import select
 import socket
 import sys
 import threading
@@ -46,11 +45,16 @@ def open_session(settings: Mapping[str, Option]) -> Session:
             return Session(**settings)  # which says what is missing
         if int(options["accumulate_steps"]) > 1:
             raise InvalidArgument("accumulate_steps is not for local aggregation: accumulate in no_sync()")
-        if (mode := options["mode"]).partition(":")[0] != "bsp":
-            raise InvalidArgument(f"mode is {mode}, and local aggregation is for bsp, whose steps are the same for all ranks of a host")
+        if (mode := options["mode"]) not in ("bsp", "bsp:whole=1"):
+            raise InvalidArgument(f"mode is {mode}, and local aggregation is for bsp without a quorum, whose steps are the same for all ranks of a "
+                                  "host and leave no host out")
         return HostSession(place, settings, options)
     finally:
         options.free()
+
+
+class _NotWelcome(Exception):
+    """The leader's connection ended before it let this rank in: it is about to leave, and another one may come."""
 
 
 class HostSession(Session):
@@ -66,6 +70,7 @@ class HostSession(Session):
         self._stage = _staging.Stage()
         self._hub: Optional[Hub] = None
         self._link: Optional[wire.Link] = None
+        self._weights_region: Optional[wire.Region] = None
         self._inner: Optional[Session] = None
         self._closed = ""
         self._failure: Optional[Error] = None
@@ -122,20 +127,32 @@ class HostSession(Session):
         """As Session's: waits for the host's other ranks, too."""
         self._check_open()
         deadline = time.monotonic() + (self._start_timeout if timeout is None else timeout)
-        layout = wire.Layout([tensor.memory for tensor, _ in self._declared])
-        self._gradients_region = wire.Region(layout)
+        self._layout = wire.Layout([tensor.memory for tensor, _ in self._declared])
         if self._inner is not None:
-            self._lead(self._inner, layout)
-        self._link = self._connect(deadline)
-        hello = wire.record(wire.HELLO, local_rank=self._place.local_rank, digest=self._digest())
-        self._send(hello, self._gradients_region.descriptor)
-        self._weights_region: Optional[wire.Region] = None
-        self._layout = layout
-        self._await(lambda: self._weights_region is not None, deadline, "the host's other ranks, or the job, to begin")
-        for tensor, _ in self._declared:
-            self._land(tensor)
+            self._lead(self._inner, self._layout)
+        while not self._is_let_in(deadline):
+            time.sleep(_LOOK_AGAIN_S)
+        self.restore_weights()
         self._given_states.clear()
         self._began = time.monotonic()
+
+    def _is_let_in(self, deadline: float) -> bool:
+        self._link = self._connect(deadline)
+        self._gradients_region = wire.Region(self._layout)  # a new one each time: a leader that goes on without it writes so there
+        hello = wire.record(wire.HELLO, local_rank=self._place.local_rank, digest=self._digest())
+        try:
+            self._send(hello, self._gradients_region.descriptor)
+            self._await(lambda: self._weights_region is not None, deadline, "the host's other ranks, or the job, to begin")
+        except _NotWelcome as error:
+            self._link.close()
+            if time.monotonic() > deadline:
+                raise self._not_met("it left") from error
+        return self._weights_region is not None
+
+    def restore_weights(self) -> None:
+        """Before this rank's first step, which the job waits for: its tensors hold the job's weights again, whatever was written there."""
+        for tensor, _ in self._declared:
+            self._land(tensor)
 
     def _lead(self, inner: Session, layout: wire.Layout) -> None:
         weights = wire.Region(layout)
@@ -155,10 +172,12 @@ class HostSession(Session):
                 return link
             except OSError as error:
                 if time.monotonic() > deadline:
-                    raise DeadlineExceeded(
-                        f"rank {self._place.rank_of(0)}, which sends for all ranks of this host, was not met in time ({error}): has its process "
-                        "ended, or does it run without local aggregation?") from error
+                    raise self._not_met(str(error)) from error
             time.sleep(_LOOK_AGAIN_S)
+
+    def _not_met(self, why: str) -> DeadlineExceeded:
+        return DeadlineExceeded(f"rank {self._place.rank_of(0)}, which sends for all ranks of this host, was not met in time ({why}): has its process "
+                                "ended, or does it run without local aggregation?")
 
     def _digest(self) -> str:
         declared = [(tensor.name, tensor.memory.shape, tensor.memory.dtype, sorted(options.items())) for tensor, options in self._declared]
@@ -220,13 +239,15 @@ class HostSession(Session):
     def _read(self) -> bool:
         """One message, if one comes soon."""
         assert self._link is not None
-        readable, _, _ = select.select([self._link.socket], [], [], _SLICE_S)
-        if not readable:
-            return False
         try:
+            if not self._link.has_news(_SLICE_S):
+                return False
             message, descriptors = self._link.receive()
-        except OSError:
+        except (OSError, ValueError):
+            self._check_open()  # a handler of a signal may have closed the session meanwhile
             message, descriptors = b"", []
+        if not message and self._weights_region is None:
+            raise _NotWelcome
         if not message:
             self._fail(Dropped(f"rank {self._place.rank_of(0)}, which sends for all ranks of this host, is gone, and its session with it: start "
                                "this rank again, as `syncline run --max-restarts` does"))
@@ -244,12 +265,12 @@ class HostSession(Session):
             self._fail(wire.error_in(said))
         return True
 
-    def _inquire(self, what: str, *descriptors: int, timeout: Optional[float] = None, **fields: Any) -> Any:
+    def _inquire(self, what: str, *descriptors: int, timeout: Optional[float] = None, deadline: Optional[float] = None, **fields: Any) -> Any:
         with self._lock:
             self._questions += 1
             number = self._questions
         self._send(wire.record(wire.ASK, what=what, id=number, timeout=timeout, **fields), *descriptors)
-        self._await(lambda: number in self._answers, None, "")
+        self._await(lambda: number in self._answers, deadline, f"the {what} of all ranks of this host and the other hosts")
         answer = self._answers.pop(number)
         if answer["error"] is not None:
             raise wire.error_in(wire.parse(bytes([wire.FAILED]) + answer["error"].encode())[1])
@@ -400,7 +421,7 @@ class HostSession(Session):
 
     def barrier(self, timeout: Optional[float] = None) -> None:
         """As Session's, of all ranks of the host, too."""
-        self._inquire("barrier")
+        self._inquire("barrier", deadline=None if timeout is None else time.monotonic() + timeout)
 
     # ---- the end ----
 
@@ -408,21 +429,27 @@ class HostSession(Session):
         """As Session's. The leader waits for the host's other ranks to close, as long as failure_timeout."""
         self._close(is_clean=True)
 
-    def _close(self, is_clean: bool) -> None:
+    def close_after(self, error: BaseException) -> None:
+        """The end of a rank that failed: its leader waits for nobody, and the host's other ranks hear of it."""
+        self._close(is_clean=False, error=error)
+
+    def _close(self, is_clean: bool, error: Optional[BaseException] = None) -> None:
         with self._lock:
             if self._closed:
                 return
             self._closed = _CLOSED
-        if self._link is not None:
-            with contextlib.suppress(OSError):
-                self._link.send(wire.record(wire.BYE))
-            self._link.close()
-        if self._hub is not None:
-            self._hub.close(is_clean and self._failure is None)
-        elif self._inner is not None:
-            self._inner.close()
-        _names.leave(self._calls)
-        sessions._open_sessions.discard(self)
+        try:
+            if self._link is not None:
+                with contextlib.suppress(OSError):
+                    self._link.send(wire.record(wire.BYE))
+                self._link.close()
+            if self._hub is not None:
+                self._hub.close(is_clean and self._failure is None, error or self._failure)
+        finally:
+            if self._inner is not None:
+                self._inner.close()
+            _names.leave(self._calls)
+            sessions._open_sessions.discard(self)
 
     def _close_at_end(self) -> None:
         """For programs that just end: the steps that were begun with all tensors are not lost."""
@@ -440,7 +467,7 @@ class HostSession(Session):
             self._close(is_clean=not dies)
 
     def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
-        self._close(is_clean=error is None)
+        self._close(is_clean=error is None, error=error)
 
     def __del__(self) -> None:
         if getattr(self, "_closed", _CLOSED) == "":

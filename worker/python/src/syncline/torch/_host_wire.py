@@ -114,6 +114,12 @@ class Link:
             message, descriptors, _, _ = socket.recv_fds(self.socket, _LONGEST, 1, socket.MSG_CMSG_CLOEXEC)
         return message, descriptors
 
+    def has_news(self, timeout_s: float) -> bool:
+        """Whether there is a message, or the other side is gone; waits so long for it. Of any descriptor, as select is not."""
+        poll = select.poll()
+        poll.register(self.socket, select.POLLIN)
+        return bool(poll.poll(timeout_s * 1000))
+
     @property
     def is_gone(self) -> bool:
         """Whether the other side has closed, though what it said may not be read yet."""

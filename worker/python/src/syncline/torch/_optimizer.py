@@ -106,8 +106,8 @@ class Optimizer(torch.optim.Optimizer):
             self._declare(self._trains_all)
             given = None if state_dict is None else self._give(state_dict)
             self.session.start()
-        except BaseException:
-            self.session.close()
+        except BaseException as error:
+            self._close_after(error)
             raise
         for weight in self._weights:
             weight.started()
@@ -131,6 +131,16 @@ class Optimizer(torch.optim.Optimizer):
         for group, rate in zip(self.param_groups, rates):
             if rate is not None and rate != group["lr"]:
                 group["lr"] = rate
+
+    def _restore(self) -> None:
+        """Before the first step: the model has the job's weights again."""
+        if not isinstance(self.session, HostSession):
+            return self.rejoin()
+        # Ranks of a host have its weights at hand. If each left and joined again, some would meet a leader that is about to leave, too.
+        self.session.restore_weights()
+        for weight in self._weights:
+            weight.started()
+            weight.parameter.grad = None
 
     def _begin_anew(self, state_dict: Mapping[str, Any]) -> None:
         """Before the first step: the job, with this state, and the weights that the model has now."""
@@ -333,7 +343,7 @@ class Optimizer(torch.optim.Optimizer):
             self._take_rates(given)  # as accelerate does when it takes the optimizer
         elif self.steps > 0:
             _log.logger.info("load_state_dict(): the job has run for %d steps, and goes on with its own state and weights", self.steps)
-            self.rejoin()
+            self._restore()
         else:
             self._begin_anew(state_dict)
 
@@ -420,6 +430,12 @@ class Optimizer(torch.optim.Optimizer):
                  traceback: Optional[TracebackType]) -> None:
         if error is None:
             self.close()
+        else:
+            self._close_after(error)
+
+    def _close_after(self, error: BaseException) -> None:
+        if isinstance(self.session, HostSession):
+            self.session.close_after(error)
         else:
             self.session.close()
 

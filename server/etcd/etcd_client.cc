@@ -56,7 +56,8 @@ grpc::ChannelArguments MakeEtcdArguments(absl::Duration attempt) {
     return static_cast<int>(absl::ToInt64Milliseconds(time));
   };
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, milliseconds(kPause));
-  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, milliseconds(attempt));
+  // An attempt to connect goes on while others are asked.
+  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, milliseconds(3 * attempt));
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, milliseconds(attempt));
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
@@ -89,9 +90,13 @@ absl::Status EtcdClient::Ask(
     const std::function<grpc::Status(Member&, grpc::ClientContext&)>& call) {
   const absl::Duration until = clock_.Now() + limit;
   const size_t first = next_;
+  absl::Duration attempt = attempt_;
   std::string last = "it was not asked";
   for (size_t tries = 0;; ++tries) {
-    if (tries > 0 && tries % members_.size() == 0) absl::SleepFor(kPause);
+    if (tries > 0 && tries % members_.size() == 0) {
+      absl::SleepFor(kPause);
+      attempt *= 2;  // they may be slow, and not away
+    }
     const absl::Duration left = until - clock_.Now();
     if (left <= absl::ZeroDuration()) break;
     const size_t index = (first + tries) % members_.size();
@@ -99,18 +104,23 @@ absl::Status EtcdClient::Ask(
     grpc::ClientContext context;
     // Otherwise gRPC would not look whether a member that was away is back.
     context.set_wait_for_ready(true);
-    SetDeadline(context, std::min(left, attempt_));
+    SetDeadline(context, std::min(left, attempt));
     const grpc::Status status = call(member, context);
-    if (status.ok()) next_ = index;
-    if (!IsNoAnswer(status)) return FromGrpcStatus(status);
+    if (!IsNoAnswer(status)) {
+      next_ = index;
+      return FromGrpcStatus(status);
+    }
+    // A call that has too little time for all of them leaves the others to the next one.
+    size_t asked = index;
+    next_.compare_exchange_strong(asked, (index + 1) % members_.size());
     last = absl::StrCat(member.address, ": ",
                         status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED
                             ? "no connection, or no answer"
                             : status.error_message());
   }
   return absl::UnavailableError(absl::StrCat(
-      "etcd does not answer within ",
-      absl::FormatDuration(absl::Trunc(limit, absl::Milliseconds(1))), ": ", last));
+      "no answer within ",
+      absl::FormatDuration(absl::Trunc(limit, absl::Milliseconds(1))), "; ", last));
 }
 
 absl::StatusOr<etcdserverpb::RangeResponse> EtcdClient::Range(

@@ -4,9 +4,10 @@
 //   SYNCLINE_ASSIGN_OR_RETURN(auto found, etcd->Range(request, absl::Seconds(5)));
 //
 // A member that does not answer within an attempt is left for the next one, until `limit`
-// is over: Unavailable then, with what was heard last. So a call may have been carried out
-// more than once, or though it failed; whoever changes something must be able to tell
-// (etcd_store.h). What etcd refuses comes back at once.
+// is over: Unavailable then, with what was heard last, and the next call goes on with the
+// member after it. Each round of all of them has attempts twice as long. So a call may have
+// been carried out more than once, or though it failed; whoever changes something must be
+// able to tell (etcd_store.h). What etcd refuses comes back at once.
 //
 // Thread safety: any thread. Calls block.
 #pragma once

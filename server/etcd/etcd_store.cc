@@ -21,8 +21,9 @@ constexpr size_t kTokenBytes = 16;
 constexpr size_t kHeadBytes = 1 + kTokenBytes;
 
 constexpr absl::Duration kReadLimit = absl::Seconds(10);
-constexpr int64_t kKeysAtOnce = 32;  // a reply stays below what gRPC takes
-constexpr int64_t kPartsAtOnce = 16;
+// Each of 1 MiB, perhaps: what a slow member sends within an attempt.
+constexpr int64_t kKeysAtOnce = 4;
+constexpr int64_t kPartsAtOnce = 4;
 // Each time another writer was faster, and etcd has forgotten since.
 constexpr int kReadAttempts = 5;
 

@@ -7,9 +7,12 @@
 //   etcd.Start(0);  // again, with its data
 #pragma once
 
+#include <arpa/inet.h>
 #include <fcntl.h>
+#include <netinet/in.h>
 #include <signal.h>
 #include <sys/prctl.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -24,6 +27,7 @@
 #include "comm/base/env.h"
 #include "comm/base/steady_condition.h"
 #include "comm/base/temp_directory.h"
+#include "comm/base/unique_fd.h"
 #include "comm/rpc/address.h"
 #include "server/etcd/etcd_client.h"
 
@@ -41,6 +45,26 @@ inline bool EventuallyInEtcdTest(const std::function<bool()>& condition) {
   return true;
 }
 
+// An address that refuses connections, and that nobody else is given meanwhile.
+class DeadEtcd {
+ public:
+  DeadEtcd() : fd_(socket(AF_INET, SOCK_STREAM, 0)) {
+    sockaddr_in name = {};
+    name.sin_family = AF_INET;
+    name.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t bytes = sizeof(name);
+    auto* any = reinterpret_cast<sockaddr*>(&name);
+    SYNCLINE_CHECK(bind(fd_.get(), any, bytes) == 0);
+    SYNCLINE_CHECK(getsockname(fd_.get(), any, &bytes) == 0);
+    address_ = absl::StrCat("127.0.0.1:", ntohs(name.sin_port));
+  }
+  const std::string& address() const { return address_; }
+
+ private:
+  UniqueFd fd_;
+  std::string address_;
+};
+
 struct TestEtcdOptions {
   size_t members = 1;
   EtcdTls server = {};  // its certificate, and whose clients' it wants; empty: plain text
@@ -53,9 +77,9 @@ class TestEtcd {
 
   explicit TestEtcd(TestEtcdOptions options = {}) : options_(std::move(options)) {
     // Somebody else may take a port before etcd does.
-    for (int i = 0; i < 5 && !StartAll(); ++i) {
-    }
-    SYNCLINE_CHECK(!members_.empty());
+    bool is_there = false;
+    for (int i = 0; i < 5 && !is_there; ++i) is_there = StartAll();
+    SYNCLINE_CHECK(is_there);
   }
   ~TestEtcd() {
     for (size_t i = 0; i < members_.size(); ++i) Kill(i);

@@ -40,9 +40,9 @@ TEST(EtcdClientTest, ACallGoesOnWhereTheOneBeforeGaveUp) {
   const DeadEtcd first;
   const DeadEtcd second;
   const SlowMember third(absl::ZeroDuration());
-  const auto client = *EtcdClient::Create(
-      {{first.address(), second.address(), third.address()}, "/x"}, {},
-      absl::Milliseconds(500));
+  const auto client =
+      *EtcdClient::Create({{first.address(), second.address(), third.address()}, "/x"},
+                          {}, absl::Milliseconds(500));
   // Long enough for two of them.
   EXPECT_TRUE(EventuallyInEtcdTest([&] {
     return client->Range(etcdserverpb::RangeRequest(), absl::Seconds(1)).ok();

@@ -8,6 +8,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/time/clock.h"
 #include "comm/base/failure.h"
 #include "comm/base/status.h"
 
@@ -20,7 +21,12 @@ constexpr char kInParts = 'p';  // then how many bytes it has, in decimal
 constexpr size_t kTokenBytes = 16;
 constexpr size_t kHeadBytes = 1 + kTokenBytes;
 
-constexpr absl::Duration kReadLimit = absl::Seconds(10);
+// Of one call, after which it looks whether it still leads.
+constexpr absl::Duration kSlice = absl::Seconds(2);
+// A member that has too much to do says so at once.
+constexpr absl::Duration kPause = absl::Milliseconds(100);
+// For a read that etcd refuses each time, although this coordinator leads.
+constexpr absl::Duration kReadLimit = absl::Minutes(1);
 // Each of 1 MiB, perhaps: what a slow member sends within an attempt.
 constexpr int64_t kKeysAtOnce = 4;
 constexpr int64_t kPartsAtOnce = 4;
@@ -85,6 +91,7 @@ absl::Status EtcdStore::DoesNotLead() const {
 }
 
 absl::Status EtcdStore::Explain(std::string_view what, const absl::Status& status) const {
+  if (FailureOf(status) == Failure::kRetryable) return status;  // it does not lead
   return WithFailure(absl::UnavailableError(absl::StrCat(
                          "cannot ", std::string(what), " in ", etcd_.address().ToString(),
                          ": ", std::string(status.message()))),
@@ -93,7 +100,16 @@ absl::Status EtcdStore::Explain(std::string_view what, const absl::Status& statu
 
 absl::StatusOr<etcdserverpb::RangeResponse> EtcdStore::Read(
     const etcdserverpb::RangeRequest& request) {
-  return etcd_.Range(request, kReadLimit);
+  const absl::Duration until = clock_.Now() + kReadLimit;
+  for (;;) {
+    const absl::Duration left = options_.time_left();
+    if (left <= absl::ZeroDuration()) return DoesNotLead();
+    auto reply = etcd_.Range(request, std::min(left, kSlice));
+    const bool may_pass =
+        absl::IsUnavailable(reply.status()) || absl::IsResourceExhausted(reply.status());
+    if (!may_pass || clock_.Now() >= until) return reply;
+    if (!absl::IsUnavailable(reply.status())) absl::SleepFor(kPause);
+  }
 }
 
 // ---- Reading ----
@@ -160,7 +176,8 @@ absl::StatusOr<std::map<std::string, Versioned>> EtcdStore::List(
       const auto found = Read(AllFrom(begin, end, kKeysAtOnce, revision));
       last = found.status();
       if (!last.ok()) break;
-      revision = found->header().revision();
+      // Of the first page, for all: later ones say what etcd has by then.
+      if (revision == 0) revision = found->header().revision();
       for (const auto& entry : found->kvs()) {
         const std::string key = entry.key().substr(root.size());
         auto value = Assemble(key, entry, revision);
@@ -186,10 +203,13 @@ absl::StatusOr<etcdserverpb::TxnResponse> EtcdStore::Guarded(
   guard->set_key(options_.guard.key);
   guard->set_create_revision(options_.guard.create_revision);
   change.add_failure()->mutable_request_range()->set_key(options_.guard.key);
-  const absl::Duration left = options_.time_left();
-  if (left <= absl::ZeroDuration()) return DoesNotLead();
-  auto reply = etcd_.Txn(change, left, attempts);
-  if (!reply.ok() && options_.time_left() <= absl::ZeroDuration()) return DoesNotLead();
+  absl::StatusOr<etcdserverpb::TxnResponse> reply;
+  do {
+    // Anew each time, as the lease may be renewed meanwhile.
+    const absl::Duration left = options_.time_left();
+    if (left <= absl::ZeroDuration()) return DoesNotLead();
+    reply = etcd_.Txn(change, std::min(left, kSlice), attempts);
+  } while (absl::IsUnavailable(reply.status()));
   if (!reply.ok()) return Explain("store the state", reply.status());
   if (reply->succeeded()) return reply;
   const auto& leader = reply->responses().rbegin()->response_range();

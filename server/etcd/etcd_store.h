@@ -9,7 +9,8 @@
 // and known by a number that only this attempt has.
 //
 // Values beyond what one request of etcd holds lie in parts, written before the value that
-// names them. Thread safety: any thread. Calls block, writes until `time_left` is over.
+// names them. Thread safety: any thread. Calls block, until `time_left` is over where etcd
+// does not answer.
 #pragma once
 
 #include <cstdint>
@@ -21,6 +22,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "comm/base/env.h"
 #include "proto/etcd.pb.h"
 #include "server/etcd/etcd_client.h"
 #include "server/store/state_store.h"
@@ -82,6 +84,7 @@ class EtcdStore final : public StateStore {
 
   EtcdClient& etcd_;
   const EtcdStoreOptions options_;
+  const SteadyClock clock_;
 };
 
 }  // namespace syncline

@@ -1,6 +1,7 @@
 #include "server/etcd/etcd_store.h"
 
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -186,11 +187,20 @@ class LosingEtcd final : public etcdserverpb::KV::Service {
   }
   ~LosingEtcd() override { running_.Shutdown(absl::ZeroDuration()); }
 
-  void LoseOne() { loses_ = true; }
+  void Lose(int answers) { loses_ = answers; }
+  void LoseOne() { Lose(1); }
+  // The next ones, as an etcd that has too much to do.
+  void RefuseReads(int reads) { refuses_ = reads; }
+  // Called before each read.
+  void BeforeReads(std::function<void()> call) { before_read_ = std::move(call); }
   const std::string& address() const { return running_.address; }
 
   grpc::Status Range(grpc::ServerContext*, const etcdserverpb::RangeRequest* request,
                      etcdserverpb::RangeResponse* reply) override {
+    if (before_read_) before_read_();
+    if (refuses_.fetch_sub(1) > 0) {
+      return {grpc::StatusCode::RESOURCE_EXHAUSTED, "etcdserver: too many requests"};
+    }
     grpc::ClientContext context;
     return stub_->Range(&context, *request, reply);
   }
@@ -198,13 +208,15 @@ class LosingEtcd final : public etcdserverpb::KV::Service {
                    etcdserverpb::TxnResponse* reply) override {
     grpc::ClientContext context;
     const grpc::Status status = stub_->Txn(&context, *request, reply);
-    if (!loses_.exchange(false)) return status;
+    if (loses_.fetch_sub(1) <= 0) return status;
     return {grpc::StatusCode::UNAVAILABLE, "the connection broke"};
   }
 
  private:
   std::unique_ptr<etcdserverpb::KV::Stub> stub_;
-  std::atomic<bool> loses_ = false;
+  std::atomic<int> loses_ = 0;
+  std::atomic<int> refuses_ = 0;
+  std::function<void()> before_read_;
   RunningServer running_;
 };
 
@@ -226,6 +238,79 @@ TEST_F(EtcdStoreTest, KnowsItsOwnChangeWhenTheAnswerIsLost) {
   losing.LoseOne();
   EXPECT_TRUE(store.Erase("a", 2).ok());
   EXPECT_FALSE(store.Load("a")->has_value());
+}
+
+// As when the lease is renewed while a write waits for etcd.
+TEST_F(EtcdStoreTest, WritesForAsLongAsItLeadsAndNotForWhatWasLeftAtFirst) {
+  TestEtcd etcd;
+  LeadingStore leading(etcd.Connect("/renewed"));
+  LosingEtcd losing(etcd.Address("/renewed").members[0]);
+  const auto client =
+      *EtcdClient::Create({{losing.address()}, "/renewed"}, {}, absl::Seconds(20));
+  EtcdStore store(*client, {.guard = leading.leadership().guard(),
+                            .time_left = [] { return absl::Seconds(1); }});
+  losing.Lose(25);  // with a pause of 0.1 s after each
+  const auto stored = store.CompareAndSet("a", kAbsent, "1");
+  ASSERT_TRUE(stored.ok()) << stored.status();
+  EXPECT_EQ(*stored, 1);
+}
+
+TEST_F(EtcdStoreTest, WithoutAnEtcdEverythingEndsWithItsTime) {
+  const DeadEtcd dead;
+  const auto client =
+      *EtcdClient::Create({{dead.address()}, "/away"}, {}, absl::Milliseconds(50));
+  const SteadyClock clock;
+  const auto make = [&] {
+    const absl::Duration until = clock.Now() + absl::Milliseconds(300);
+    EtcdStoreOptions options;
+    options.time_left = [&clock, until] { return until - clock.Now(); };
+    return EtcdStore(*client, std::move(options));
+  };
+  for (const absl::Status& status :
+       {make().Load("a").status(), make().List("").status(),
+        make().CompareAndSet("a", kAbsent, "1").status(), make().Erase("a", 1)}) {
+    EXPECT_EQ(FailureOf(status), Failure::kRetryable) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("does not lead any more"));
+  }
+}
+
+TEST_F(EtcdStoreTest, ReadsAgainFromAnEtcdThatHasTooMuchToDo) {
+  TestEtcd etcd;
+  LeadingStore leading(etcd.Connect("/busy"));
+  ASSERT_TRUE(leading.CompareAndSet("a", kAbsent, "1").ok());
+  LosingEtcd busy(etcd.Address("/busy").members[0]);
+  const auto client =
+      *EtcdClient::Create({{busy.address()}, "/busy"}, {}, absl::Seconds(20));
+  EtcdStore store(
+      *client, {.guard = leading.leadership().guard(), .time_left = [] { return kTtl; }});
+  busy.RefuseReads(2);
+  const auto loaded = store.Load("a");
+  ASSERT_TRUE(loaded.ok()) << loaded.status();
+  EXPECT_EQ((*loaded)->value, "1");
+  busy.RefuseReads(2);
+  EXPECT_TRUE(store.List("").ok());
+}
+
+TEST_F(EtcdStoreTest, ListsAllPagesAsOfTheFirstOne) {
+  TestEtcd etcd;
+  LeadingStore leading(etcd.Connect("/pages"));
+  for (int i = 0; i < 10; ++i) {
+    ASSERT_TRUE(leading.CompareAndSet(absl::StrCat("e/", i), kAbsent, "before").ok());
+  }
+  LosingEtcd passing(etcd.Address("/pages").members[0]);
+  int64_t version = 0;
+  passing.BeforeReads([&] {
+    if (version++ == 0) return;
+    EXPECT_EQ(*leading.CompareAndSet("e/9", version - 1, "after"), version);
+  });
+  const auto client =
+      *EtcdClient::Create({{passing.address()}, "/pages"}, {}, absl::Seconds(20));
+  EtcdStore store(
+      *client, {.guard = leading.leadership().guard(), .time_left = [] { return kTtl; }});
+  const auto listed = store.List("e/");
+  ASSERT_TRUE(listed.ok()) << listed.status();
+  EXPECT_GT(version, 2) << "it takes more than two pages";
+  EXPECT_EQ(listed->at("e/9").value, "before");
 }
 
 TEST_F(EtcdStoreTest, OneOfThreeMembersMayDie) {

@@ -33,8 +33,15 @@ Leadership::Leadership(EtcdClient& etcd, LeadershipOptions options)
 Leadership::~Leadership() { Resign(); }
 
 absl::Duration Leadership::time_left() const {
-  return std::max(absl::Nanoseconds(until_ns_.load()) - clock_.Now(),
-                  absl::ZeroDuration());
+  const int64_t until = std::min(until_ns_.load(), end_ns_.load());
+  return std::max(absl::Nanoseconds(until) - clock_.Now(), absl::ZeroDuration());
+}
+
+void Leadership::EndWithin(absl::Duration time) {
+  const int64_t end = absl::ToInt64Nanoseconds(clock_.Now() + time);
+  int64_t before = end_ns_;
+  while (end < before && !end_ns_.compare_exchange_weak(before, end)) {
+  }
 }
 
 EtcdGuard Leadership::guard() const {
@@ -47,6 +54,11 @@ std::string Leadership::leader() const {
   return leader_;
 }
 
+absl::Status Leadership::etcd_status() const {
+  absl::MutexLock lock(&mutex_);
+  return etcd_status_;
+}
+
 void Leadership::Resign() {
   if (!thread_.joinable()) return;
   {
@@ -55,7 +67,8 @@ void Leadership::Resign() {
     changed_.SignalAll();
   }
   thread_.join();
-  const bool leads_still = leads();
+  // Also when it was to end within a while that is over: the lease is its own.
+  const bool holds_lease = absl::Nanoseconds(until_ns_.load()) > clock_.Now();
   LeadUntil(absl::ZeroDuration());
   int64_t lease = 0;
   {
@@ -63,7 +76,7 @@ void Leadership::Resign() {
     lease = lease_;
   }
   // Otherwise it ends by itself.
-  if (leads_still) etcd_.Revoke(lease, kResignLimit).IgnoreError();
+  if (holds_lease) etcd_.Revoke(lease, kResignLimit).IgnoreError();
 }
 
 bool Leadership::WaitFor(absl::Duration time) {
@@ -88,6 +101,10 @@ void Leadership::SetLeader(const std::string& leader) {
 
 // Once for each time.
 void Leadership::SayWhetherEtcdAnswers(const absl::Status& status) {
+  {
+    absl::MutexLock lock(&mutex_);
+    etcd_status_ = status;
+  }
   const bool was_away = std::exchange(etcd_is_away_, !status.ok());
   if (was_away == !status.ok()) return;
   if (status.ok()) return options_.log.Info("etcd answers again");
@@ -168,25 +185,43 @@ absl::StatusOr<bool> Leadership::TakeLead() {
   return true;
 }
 
-absl::Status Leadership::Lead() {
+// The lease alone does not tell: whoever deletes the key lets another one lead.
+absl::Status Leadership::Renew() {
+  if (!leads()) return absl::UnavailableError("its time is over");
   int64_t lease = 0;
+  int64_t create_revision = 0;
   {
     absl::MutexLock lock(&mutex_);
     lease = lease_;
+    create_revision = create_revision_;
   }
+  const absl::Duration asked = clock_.Now();
+  SYNCLINE_ASSIGN_OR_RETURN(const absl::Duration left,
+                            etcd_.KeepAlive(lease, std::min(time_left(), kCallLimit)));
+  etcdserverpb::RangeRequest request;
+  request.set_key(key_);
+  SYNCLINE_ASSIGN_OR_RETURN(const auto found,
+                            etcd_.Range(request, std::min(time_left(), kCallLimit)));
+  if (found.kvs().empty() || found.kvs(0).create_revision() != create_revision) {
+    return absl::NotFoundError("its key was deleted");
+  }
+  if (leads()) LeadUntil(asked + kOwnShareOfLease * left);
+  return absl::OkStatus();
+}
+
+absl::Status Leadership::Lead() {
   while (WaitFor(options_.ttl / 5)) {
-    const absl::Duration asked = clock_.Now();
-    absl::StatusOr<absl::Duration> left = absl::UnavailableError("its time is over");
-    if (leads()) left = etcd_.KeepAlive(lease, std::min(time_left(), kCallLimit));
-    if (left.ok() && leads()) LeadUntil(asked + kOwnShareOfLease * *left);
-    const bool is_gone = absl::IsNotFound(left.status());
-    if (!is_gone) SayWhetherEtcdAnswers(left.status());
+    const absl::Status renewed = Renew();
+    const bool is_gone = absl::IsNotFound(renewed);
+    if (!is_gone) SayWhetherEtcdAnswers(renewed);
     if (!is_gone && leads()) continue;
+    if (clock_.Now() >= absl::Nanoseconds(end_ns_.load())) return absl::OkStatus();
     return WithFailure(
         absl::UnavailableError(absl::StrCat(
             "this coordinator led, and does not any more: ",
-            is_gone ? "etcd has ended its lease" : "etcd did not answer in time", " (",
-            left.ok() ? "this process stood still" : std::string(left.status().message()),
+            is_gone ? "etcd has ended its leadership" : "etcd did not answer in time",
+            " (",
+            renewed.ok() ? "this process stood still" : std::string(renewed.message()),
             "); start it again, and it is a standby")),
         Failure::kRetryable);
   }

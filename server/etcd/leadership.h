@@ -17,6 +17,7 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <string>
 #include <thread>
 
@@ -61,6 +62,12 @@ class Leadership {
   EtcdGuard guard() const ABSL_LOCKS_EXCLUDED(mutex_);
   // Who leads, as far as is known; empty: nobody.
   std::string leader() const ABSL_LOCKS_EXCLUDED(mutex_);
+  // What came of asking etcd last; Unavailable before it has answered once.
+  absl::Status etcd_status() const ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // It leads for so long at most, whatever etcd grants: whoever ends does not wait for an
+  // etcd that is away.
+  void EndWithin(absl::Duration time);
 
   // Lets go of it, or looks no more. The second call does nothing.
   void Resign() ABSL_LOCKS_EXCLUDED(mutex_);
@@ -74,6 +81,8 @@ class Leadership {
   absl::StatusOr<bool> TakeLead() ABSL_LOCKS_EXCLUDED(mutex_);
   // Until the lease is over, which it says; OK when it stops.
   absl::Status Lead() ABSL_LOCKS_EXCLUDED(mutex_);
+  // NotFound: it is over.
+  absl::Status Renew() ABSL_LOCKS_EXCLUDED(mutex_);
   void SetLeader(const std::string& leader) ABSL_LOCKS_EXCLUDED(mutex_);
   void SayWhetherEtcdAnswers(const absl::Status& status) ABSL_LOCKS_EXCLUDED(mutex_);
   void LeadUntil(absl::Duration time) { until_ns_ = absl::ToInt64Nanoseconds(time); }
@@ -82,8 +91,9 @@ class Leadership {
   const LeadershipOptions options_;
   const std::string key_;
   const SteadyClock clock_;
-  std::atomic<int64_t> until_ns_ = 0;  // by the clock
-  bool etcd_is_away_ = false;          // and it was said; of the thread
+  std::atomic<int64_t> until_ns_ = 0;                                  // by the clock
+  std::atomic<int64_t> end_ns_ = std::numeric_limits<int64_t>::max();  // likewise
+  bool etcd_is_away_ = false;  // and it was said; of the thread
 
   mutable absl::Mutex mutex_;
   SteadyCondition changed_;
@@ -91,6 +101,8 @@ class Leadership {
   int64_t lease_ ABSL_GUARDED_BY(mutex_) = 0;
   int64_t create_revision_ ABSL_GUARDED_BY(mutex_) = 0;
   std::string leader_ ABSL_GUARDED_BY(mutex_);
+  absl::Status etcd_status_ ABSL_GUARDED_BY(mutex_) =
+      absl::UnavailableError("it has not been asked yet");
 
   std::thread thread_;  // last: it uses all the others
 };

@@ -4,6 +4,7 @@
 #include <optional>
 #include <string>
 
+#include "absl/strings/match.h"
 #include "absl/synchronization/mutex.h"
 #include "comm/base/failure.h"
 #include "gmock/gmock.h"
@@ -115,11 +116,53 @@ TEST_F(LeadershipTest, ALeaseThatEtcdHasEndedIsOverAndStaysSo) {
   ASSERT_TRUE(EventuallyInEtcdTest([&] { return first.lost().has_value(); }));
   EXPECT_FALSE(first.leads());
   EXPECT_EQ(FailureOf(*first.lost()), Failure::kRetryable);
-  EXPECT_THAT(std::string(first.lost()->message()),
-              HasSubstr("etcd has ended its lease"));
+  EXPECT_THAT(std::string(first.lost()->message()), HasSubstr("the lease has ended"));
   Candidate second(etcd, "second:1");
   ASSERT_TRUE(EventuallyInEtcdTest([&] { return second.leads(); }));
   EXPECT_FALSE(first.leads());
+}
+
+// As with etcdctl del, while its lease goes on.
+TEST_F(LeadershipTest, ALeaderWhoseKeyWasDeletedNoticesWithoutWriting) {
+  TestEtcd etcd;
+  Candidate first(etcd, "first:1", absl::Seconds(30));
+  ASSERT_TRUE(EventuallyInEtcdTest([&] { return first.leads(); }));
+  etcdserverpb::TxnRequest change;
+  change.add_success()->mutable_request_delete_range()->set_key("/lead/leader");
+  ASSERT_TRUE(first.etcd().Txn(change, absl::Seconds(60)).ok());
+  ASSERT_TRUE(EventuallyInEtcdTest([&] { return first.lost().has_value(); }));
+  EXPECT_FALSE(first.leads());
+  EXPECT_EQ(FailureOf(*first.lost()), Failure::kRetryable);
+  EXPECT_THAT(std::string(first.lost()->message()), HasSubstr("its key was deleted"));
+}
+
+TEST_F(LeadershipTest, SaysWhetherEtcdHasAnsweredAndWhyNot) {
+  TestEtcd etcd;
+  const DeadEtcd dead;
+  const auto client =
+      *EtcdClient::Create({{dead.address()}, "/lead"}, {}, absl::Seconds(1));
+  const Leadership waiting(*client, {.address = "a:1", .ttl = absl::Seconds(30)});
+  EXPECT_FALSE(waiting.etcd_status().ok()) << "before it was asked";
+  EXPECT_TRUE(EventuallyInEtcdTest([&] {
+    return absl::StrContains(waiting.etcd_status().message(), dead.address());
+  }));
+  Candidate first(etcd, "first:1");
+  EXPECT_TRUE(EventuallyInEtcdTest([&] { return (*first).etcd_status().ok(); }));
+}
+
+TEST_F(LeadershipTest, WhoeverEndsLeadsForALittleLongerAtMost) {
+  TestEtcd etcd;
+  Candidate first(etcd, "first:1", absl::Hours(1));
+  ASSERT_TRUE(EventuallyInEtcdTest([&] { return first.leads(); }));
+  (*first).EndWithin(absl::Seconds(20));
+  (*first).EndWithin(absl::Minutes(20));
+  EXPECT_LE((*first).time_left(), absl::Seconds(20));
+  (*first).EndWithin(absl::ZeroDuration());
+  EXPECT_FALSE(first.leads());
+  (*first).Resign();
+  EXPECT_FALSE(first.lost()) << "it ended by itself";
+  Candidate second(etcd, "second:1");
+  EXPECT_TRUE(EventuallyInEtcdTest([&] { return second.leads(); })) << "at once";
 }
 
 TEST_F(LeadershipTest, AnEtcdThatDoesNotAnswerEndsItBeforeAnotherOneMayLead) {

@@ -32,6 +32,7 @@
 #include "comm/rpc/handshake_log.h"
 #include "comm/rpc/server.h"
 #include "comm/rpc/status_json.h"
+#include "prometheus/gauge.h"
 #include "prometheus/registry.h"
 #include "server/admin/admin_server.h"
 #include "server/admin/advisor.h"
@@ -187,7 +188,11 @@ absl::Status Services::StartCoordinator() {
 absl::Status Services::StartAdmin() {
   AdminPages pages;
   pages.not_ready_because = [this] { return NotReadyBecause(); };
-  pages.refresh_metrics = [this] { metrics_.Refresh(); };
+  pages.refresh_metrics = [this] {
+    metrics_.Refresh();
+    if (!plan_.has_coordinator) return;
+    CoordinatorLeads(registry_).Set(lead_ == nullptr || lead_->leads() ? 1 : 0);
+  };
   if (coordinator_ != nullptr) {
     job_metrics_.emplace(registry_);
     pages.status_json = [this] { return StatusAsJson(coordinator_->StatusNow()); };
@@ -402,6 +407,7 @@ absl::StatusOr<int> Serve(const ServeFlags& flags) {
   } else {
     signal = started;
   }
+  if (standby != nullptr) standby->EndSoon();
   services.Stop();
   if (standby != nullptr) standby->Resign();
   SYNCLINE_RETURN_IF_ERROR(signal.status());

@@ -4,10 +4,13 @@
 #include <iostream>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "comm/base/env.h"
 #include "comm/base/status.h"
 #include "comm/rpc/timeouts.h"
 #include "grpcpp/health_check_service_interface.h"
+#include "prometheus/gauge.h"
+#include "server/admin/control_metrics.h"
 
 namespace syncline {
 namespace {
@@ -17,6 +20,8 @@ constexpr absl::Duration kAttempt = absl::Seconds(1);
 // At the certificate and the token of the admin port.
 constexpr absl::Duration kLookAgainEvery = absl::Seconds(1);
 constexpr absl::Duration kLongestLook = absl::Milliseconds(500);
+// For the last writes of one that ends.
+constexpr absl::Duration kLastWrites = absl::Seconds(2);
 
 }  // namespace
 
@@ -45,6 +50,9 @@ absl::Status Standby::StartServing() {
   // What whoever looks for the leader asks (comm/rpc/channel.h).
   running_.server->GetHealthCheckService()->SetServingStatus(false);
   listen_ = running_.address;
+  CoordinatorLeads(registry_).Set(0);
+  AdminPages pages;
+  pages.not_ready_because = [this] { return NotReadyBecause(); };
   admin_ =
       std::make_unique<AdminServer>(AdminOptions{.listen = plan_.admin_listen,
                                                  .title = "standby coordinator",
@@ -52,7 +60,7 @@ absl::Status Standby::StartServing() {
                                                  .tls = plan_.tls,
                                                  .token_file = plan_.admin_token_file,
                                                  .log = log_},
-                                    registry_, AdminPages{});
+                                    registry_, std::move(pages));
   SYNCLINE_RETURN_IF_ERROR(admin_->Start());
   admin_listen_ = admin_->address();
   LeadershipOptions options;
@@ -68,6 +76,15 @@ absl::Status Standby::StartServing() {
   leadership_ = std::make_unique<Leadership>(*etcd_, std::move(options));
   leadership_for_others_ = leadership_.get();
   return absl::OkStatus();
+}
+
+std::vector<std::string> Standby::NotReadyBecause() const {
+  const Leadership* leadership = leadership_for_others_;
+  const absl::Status status = leadership == nullptr
+                                  ? absl::UnavailableError("it has not been asked yet")
+                                  : leadership->etcd_status();
+  if (status.ok()) return {};
+  return {absl::StrCat("etcd does not answer: ", std::string(status.message()))};
 }
 
 absl::StatusOr<int> Standby::WaitForLead() {
@@ -86,7 +103,11 @@ absl::StatusOr<int> Standby::WaitForLead() {
   if (signal != 0) return signal;
   EtcdStoreOptions options;
   options.guard = leadership_->guard();
-  options.time_left = [this] { return leadership_->time_left(); };
+  options.time_left = [this] {
+    // The thread that waits for signals may be the one that reads here.
+    if (stop_.IsPending()) EndSoon();
+    return leadership_->time_left();
+  };
   store_ = std::make_unique<EtcdStore>(*etcd_, std::move(options));
   return 0;
 }
@@ -111,6 +132,8 @@ void Standby::OnLost(std::function<void(const absl::Status&)> on_lost) {
   }
   if (!lost.ok()) on_lost(lost);
 }
+
+void Standby::EndSoon() { leadership_->EndWithin(kLastWrites); }
 
 void Standby::Resign() {
   if (leadership_ != nullptr) leadership_->Resign();

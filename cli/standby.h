@@ -12,6 +12,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
@@ -53,6 +54,8 @@ class Standby {
   // Called once, from another thread, when it does not any more.
   void OnLost(std::function<void(const absl::Status&)> on_lost);
 
+  // What is said and stored from now on must not take long: this process ends.
+  void EndSoon();
   // Lets the next one lead, now that nothing more is said or stored.
   void Resign();
 
@@ -60,6 +63,7 @@ class Standby {
   Standby(const ServePlan& plan, const Logger& log, StopSignal& stop)
       : plan_(plan), log_(log), stop_(stop) {}
   absl::Status StartServing();
+  std::vector<std::string> NotReadyBecause() const;
   void Lost(const absl::Status& why) ABSL_LOCKS_EXCLUDED(mutex_);
 
   const ServePlan plan_;

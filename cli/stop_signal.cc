@@ -34,6 +34,12 @@ void StopSignal::Fail(const absl::Status& status) {
   End();
 }
 
+bool StopSignal::IsPending() const {
+  sigset_t pending;
+  if (sigpending(&pending) != 0) return false;
+  return sigismember(&pending, SIGINT) == 1 || sigismember(&pending, SIGTERM) == 1;
+}
+
 int StopSignal::Next(const timespec& limit) {
   siginfo_t info = {};
   const int signal = sigtimedwait(&signals_, &info, &limit);

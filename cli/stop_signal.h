@@ -3,7 +3,7 @@
 // as well, and counts as no signal: however it crosses with one, a signal that is the first
 // from outside is the first.
 //
-// Thread safety: End and Fail may be called from any thread, the others belong to the one
+// Thread safety: End, Fail and IsPending may be called from any thread, the others belong to the one
 // that made it, before it makes others.
 //
 //   StopSignal stop;
@@ -32,6 +32,9 @@ class StopSignal {
 
   // Ends both waits; Wait returns the error. Only the first one counts.
   void Fail(const absl::Status& status);
+
+  // Whether one has come that nobody has waited for yet. Any thread.
+  bool IsPending() const;
 
   // The signal. Calls `periodically` meanwhile, each second.
   absl::StatusOr<int> Wait(const std::function<void()>& periodically);

@@ -112,6 +112,17 @@ TEST(StopSignalDeathTest, TheFirstFailureIsTheWaitsError) {
   });
 }
 
+TEST(StopSignalDeathTest, OneThatNobodyHasWaitedForIsPending) {
+  ExpectThat([] {
+    StopSignal stop;
+    const bool before = stop.IsPending();
+    SendFromOutside(SIGTERM);
+    const bool then = stop.IsPending();
+    const bool came = stop.Wait(kNothing).value() == SIGTERM;
+    return !before && then && came && !stop.IsPending();
+  });
+}
+
 TEST(StopSignalDeathTest, NobodyWaitsLongerThanTheLimit) {
   ExpectThat([] {
     StopSignal stop;

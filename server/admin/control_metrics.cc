@@ -2,9 +2,18 @@
 
 #include "prometheus/counter.h"
 #include "prometheus/family.h"
+#include "prometheus/gauge.h"
 #include "prometheus/registry.h"
 
 namespace syncline {
+
+prometheus::Gauge& CoordinatorLeads(prometheus::Registry& registry) {
+  return prometheus::BuildGauge()
+      .Name("syncline_coordinator_leads")
+      .Help("1 for the coordinator that leads, 0 for a standby.")
+      .Register(registry)
+      .Add({});
+}
 
 ControlMetrics::ControlMetrics(prometheus::Registry& registry) {
   // The same family as that of the data plane's door, whichever is first.

@@ -1,6 +1,7 @@
 // Whom the coordinator turned away, for Prometheus:
 // syncline_auth_refused_total{door="control",reason}. The data plane's door is in
-// metrics.h. And what the audit log lost: syncline_audit_lines_lost_total.
+// metrics.h. What the audit log lost: syncline_audit_lines_lost_total. And whether this
+// coordinator is the one that decides: syncline_coordinator_leads.
 //
 // Thread safety: any thread.
 #pragma once
@@ -9,6 +10,7 @@
 
 namespace prometheus {
 class Counter;
+class Gauge;
 class Registry;
 }  // namespace prometheus
 
@@ -21,6 +23,9 @@ enum class ControlRefusal {
   kStreams,    // one that has as many streams as a certificate may have
   kLocalUser,  // without TLS: another user of this host
 };
+
+// 1: this coordinator leads, or is the only one; 0: it is a standby. Of the registry.
+prometheus::Gauge& CoordinatorLeads(prometheus::Registry& registry);
 
 class ControlMetrics {
  public:

@@ -12,6 +12,7 @@ import socket
 import tempfile
 import time
 import unittest
+import urllib.error
 import urllib.request
 
 import cluster
@@ -39,9 +40,8 @@ class StandbyTest(RestartTest):
     def setUp(self):
         self.etcd_folder = tempfile.TemporaryDirectory()
         self.addCleanup(self.etcd_folder.cleanup)
-        for _ in range(5):  # somebody else may take a port first
-            if self.start_etcd(*free_ports(2)):
-                break
+        # Somebody else may take a port first.
+        self.assertTrue(any(self.start_etcd(*free_ports(2)) for _ in range(5)), "no etcd starts")
         self.coordinators = []
         super().setUp()
 
@@ -65,7 +65,7 @@ class StandbyTest(RestartTest):
     def start_one(self, name, listen="127.0.0.1:0"):
         one = self.serve(name, "--role", "coordinator", "--listen", listen, "--state", self.etcd_state,
                          *self.coordinator_flags)  # fmt: skip
-        one.address = one.await_line(r"standby control=(\S+)").group(1)
+        one.address, one.admin = one.await_line(r"standby control=(\S+) admin=(\S+)").groups()
         return one
 
     def start_coordinator(self):
@@ -116,7 +116,7 @@ class Standby(StandbyTest):
             self.await_steps(workers, 40)
             old.signal(signal.SIGCONT)
             self.assertEqual(old.wait(), 138, old.text())
-            self.assertRegex(old.text(), "does not any more|time as the leader is over")
+            self.assertRegex(old.text(), "does not any more|does not lead any more|time as the leader is over")
             self.assertEqual(self.status_of("test")["phase"], "running")
 
         self.disturbed_once(disturb)
@@ -139,6 +139,26 @@ class Standby(StandbyTest):
         checksum, workers = self.train(disturb)
         self.assertEqual(checksum, undisturbed)
         self.assert_nobody_noticed(workers)
+
+    def page(self, one, path):
+        try:
+            with urllib.request.urlopen(f"http://{one.admin}{path}", timeout=60) as reply:
+                return reply.status, reply.read().decode()
+        except urllib.error.HTTPError as refused:
+            return refused.code, refused.read().decode()
+
+    def test_probes_and_metrics_tell_a_standby_from_one_without_etcd(self):
+        self.assertEqual(self.page(self.standby, "/readyz")[0], 200)
+        self.assertIn("syncline_coordinator_leads 0\n", self.page(self.standby, "/metrics")[1])
+        self.assertIn("syncline_coordinator_leads 1\n", self.page(self.coordinator, "/metrics")[1])
+        with socket.socket() as nobody:
+            nobody.bind(("127.0.0.1", 0))
+            self.etcd_state = f"etcd://127.0.0.1:{nobody.getsockname()[1]}/tests"
+            alone = self.start_one("coordinator-c")
+            alone.await_line("waiting for etcd; nobody can become the leader")
+            status, why = self.page(alone, "/readyz")
+            self.assertEqual(status, 503)
+            self.assertRegex(why, "etcd does not answer: no answer within 2s; 127.0.0.1")
 
     def test_a_standby_says_who_leads_and_follows_a_leader_that_ends(self):
         workers = self.start_workers()

@@ -174,7 +174,11 @@ def check_standbys() -> None:
     assert not [a for a in container["args"] if a.startswith("--state-dir")], container["args"]
     mounts = {m["name"]: m["mountPath"] for m in container["volumeMounts"]}
     assert f"--etcd-ca={mounts['etcd']}/ca.crt" in container["args"], container["args"]
-    assert [v["secret"]["secretName"] for v in spec["volumes"] if v["name"] == "etcd"] == ["for-etcd"]
+    secret = next(v["secret"] for v in spec["volumes"] if v["name"] == "etcd")
+    assert secret == {"secretName": "for-etcd", "defaultMode": 0o440}, secret
+    (spread,) = spec["topologySpreadConstraints"]
+    assert spread["topologyKey"] == "kubernetes.io/hostname", spread
+    assert spread["labelSelector"]["matchLabels"]["app.kubernetes.io/component"] == "coordinator", spread
     egress = chart.of_kind(manifests, "NetworkPolicy")[0]["spec"]["egress"]
     ports = {p["port"] for rule in egress for p in rule.get("ports", [])}
     assert {2379, 2380} <= ports, ports
@@ -184,6 +188,17 @@ def check_standbys() -> None:
         assert len(both) == 1, texts
     alone = [a for c in containers(chart.render({})) for a in c.get("args", [])]
     assert "--state-dir=/var/lib/syncline" in alone and not [a for a in alone if "etcd" in a], alone
+
+
+def check_releases_share_no_prefix() -> None:
+    """Two clusters with one prefix would take each other's coordinators for their own."""
+    states = set()
+    for name in ("one", "two"):
+        values = {"fullnameOverride": name, "coordinator": {"replicas": 2, "etcd": {"endpoints": ["e:2379"]}}}
+        (state,) = [a for a in server_args(values, "coordinator") if a.startswith("--state=")]
+        assert state.startswith("--state=etcd://e:2379/syncline/") and state.endswith(f"/{name}"), state
+        states.add(state)
+    assert len(states) == 2, states
 
 
 def check_engine_threads_fit_the_pod() -> None:
@@ -442,6 +457,7 @@ def add_checks(report: Report) -> None:
     report.check("chart takes secrets without cert-manager", check_secrets_without_cert_manager)
     report.check("the list of revoked certificates is the coordinator's", check_revoked_list)
     report.check("standby coordinators share an etcd, and all know all of them", check_standbys)
+    report.check("releases that share an etcd have a prefix each", check_releases_share_no_prefix)
     report.check("worker job fits the exit codes", check_worker_job)
     report.check("jobs wait for all servers", check_jobs_wait_for_all_servers)
     report.check("engine threads fit the pod", check_engine_threads_fit_the_pod)

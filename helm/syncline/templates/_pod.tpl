@@ -42,6 +42,24 @@ affinity:
 {{- end }}
 {{- end }}
 
+{{/* Away from others of its part. Takes (dict "root" $ "component" "server" "part" .Values.server). */}}
+{{- define "syncline.spread" -}}
+{{- if or .part.spreadAcrossNodes .part.spreadAcrossZones }}
+topologySpreadConstraints:
+  {{- range $key, $how := dict "kubernetes.io/hostname" .part.spreadAcrossNodes "topology.kubernetes.io/zone" .part.spreadAcrossZones }}
+  {{- if $how }}
+  - maxSkew: 1
+    topologyKey: {{ $key }}
+    whenUnsatisfiable: {{ $how }}
+    labelSelector:
+      matchLabels:
+        {{- include "syncline.selectorLabels" $.root | nindent 8 }}
+        app.kubernetes.io/component: {{ $.component }}
+  {{- end }}
+  {{- end }}
+{{- end }}
+{{- end }}
+
 {{/*
 Metadata of a pod. The chart's version is not among the labels: an upgrade that changes only the
 chart must not restart servers, and one that changes the settings must. Takes (dict "root" $ "component" "server" "part" .Values.server).

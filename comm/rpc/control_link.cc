@@ -58,6 +58,7 @@ ControlLink::ControlLink(ControlLinkOptions options, AttachCallbacks callbacks)
               DrawSeed()),
       targets_(absl::StrSplit(options_.attach.address, ',')),
       say_next_(kSayWaitingAfter),
+      lasts_since_(targets_.size()),
       key_(DrawKey()),
       // Figures of all blocks of a step come at once; the bytes are bound enough.
       queue_(ReliableQueueLimits{.messages = size_t{1} << 21}),
@@ -279,6 +280,7 @@ void ControlLink::Dial() {
     absl::MutexLock lock(&mutex_);
     if (IsOver()) return;
     candidate_ = stream;
+    lasts_since_[target_ % targets_.size()].reset();  // it takes us
   }
   stream->Send(FirstMessage());
   // It is there: a slow answer is no reason to begin anew.

@@ -175,8 +175,8 @@ class ControlLink {
   absl::Duration say_next_ ABSL_GUARDED_BY(mutex_);
   absl::Status last_failure_ ABSL_GUARDED_BY(mutex_);  // of an attempt
   std::string cause_ ABSL_GUARDED_BY(mutex_);          // why nothing was ever reached
-  // Since when the cause has been one that does not pass.
-  std::optional<absl::Duration> lasts_since_ ABSL_GUARDED_BY(mutex_);
+  // Of each target: since when its cause has been one that does not pass.
+  std::vector<std::optional<absl::Duration>> lasts_since_ ABSL_GUARDED_BY(mutex_);
   bool was_attached_ ABSL_GUARDED_BY(mutex_) = false;
   // A secret: whoever knows it can speak for this member.
   std::string key_ ABSL_GUARDED_BY(mutex_);

@@ -1,4 +1,5 @@
 // Why a link never reached its coordinator, and what is said meanwhile.
+#include <algorithm>
 #include <optional>
 #include <string>
 
@@ -28,23 +29,29 @@ void ControlLink::SayThatItWaits() {
 // For members that were never attached: the others know that address and files are right.
 bool ControlLink::WantsCause() {
   absl::MutexLock lock(&mutex_);
+  const auto lasts = [](const std::optional<absl::Duration>& since) {
+    return since.has_value();
+  };
   return !was_attached_ && !IsOver() &&
-         (cause_.empty() || lasts_since_ || clock_.Now() >= say_next_);
+         (cause_.empty() || std::ranges::any_of(lasts_since_, lasts) ||
+          clock_.Now() >= say_next_);
 }
 
 void ControlLink::Found(const Diagnosis& diagnosis) {
   cause_ = diagnosis.cause;
   const absl::Duration now = clock_.Now();
-  if (!diagnosis.is_lasting) {
-    lasts_since_.reset();
-  } else if (!lasts_since_) {
-    lasts_since_ = now;
-  } else if (now - *lasts_since_ >= kLastingAfter) {
-    End(WithFailure(
-        absl::UnauthenticatedError(absl::StrCat("cannot join the coordinator at ",
-                                                options_.attach.address, ": ", cause_)),
-        Failure::kUnreachable));
-  }
+  std::optional<absl::Duration>& since = lasts_since_[target_ % targets_.size()];
+  if (!diagnosis.is_lasting) return since.reset();
+  if (!since) since = now;
+  // With one address that is wrong another coordinator may be waited for.
+  const bool all_last = std::ranges::all_of(lasts_since_, [&](const auto& each) {
+    return each && now - *each >= kLastingAfter;
+  });
+  if (!all_last) return;
+  End(WithFailure(
+      absl::UnauthenticatedError(absl::StrCat("cannot join the coordinator at ",
+                                              options_.attach.address, ": ", cause_)),
+      Failure::kUnreachable));
 }
 
 }  // namespace syncline

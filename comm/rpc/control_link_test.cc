@@ -382,6 +382,23 @@ TEST(ControlLinkTest, OfSeveralCoordinatorsFindsWhicheverLeads) {
   ASSERT_TRUE(Eventually([&] { return first.heard().size() == 1; }));
 }
 
+// One address of the list is wrong for good, and nobody leads yet.
+TEST(ControlLinkTest, WaitsForALeaderAlthoughAnotherAddressIsWrong) {
+  SilenceGrpcLog();
+  TestCertificates files;
+  files.MakeCa("ca");
+  files.MakeLeaf("server", "ca");
+  FakeCoordinator standby;
+  standby.RefuseWith(absl::UnavailableError("a standby; nobody leads"));
+  RunningServer sealed = *StartServer(
+      {.listen = "127.0.0.1:0", .tls = files.Identity("server"), .services = {}});
+  Member member(absl::StrCat(sealed.address, ",", standby.address()), absl::Seconds(9));
+  const absl::Status end = member.AwaitEnd();
+  EXPECT_TRUE(absl::IsUnavailable(end)) << end;
+  EXPECT_EQ(FailureOf(end), Failure::kUnreachable);
+  sealed.Shutdown(absl::ZeroDuration());
+}
+
 TEST(ControlLinkTest, OfStandbysAloneSaysWhatTheySay) {
   FakeCoordinator standby;
   standby.RefuseWith(absl::UnavailableError("a standby; nobody leads"));

@@ -443,6 +443,7 @@ absl::StatusOr<LaunchPlan> MakeLaunchPlan(const RunOptions& options,
     worker.name = absl::StrCat("worker", worker.rank);
     worker.member = MemberOf(options, worker.rank);
     worker.is_leader = !options.local_aggregation || local == 0;
+    if (!worker.is_leader) worker.within = absl::StrCat("its rank ", worker.rank, ": ");
     const int log = redirected.Of(worker.rank);
     const int show = tee.Of(worker.rank);
     worker.out = shown.Of(local, OutputOf(kStdout, log, show));

@@ -82,6 +82,8 @@ struct WorkerPlan {
   Output err = Output::kInherit;
   uint32_t member = 0;    // as which the coordinator knows it (MemberOf)
   bool is_leader = true;  // of that member: with local aggregation one of a host's
+  std::string within =
+      {};  // "its rank 3: ", in what is told of the member; of leaders ""
   // All but the coordinator's address.
   std::vector<std::pair<std::string, std::string>> env;
 };

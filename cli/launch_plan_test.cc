@@ -76,6 +76,7 @@ TEST(LaunchPlan, KnowsAsWhichMembersTheCoordinatorKnowsItsWorkers) {
   EXPECT_THAT(members(), testing::ElementsAre(std::pair(2, true), std::pair(3, true)));
   options.local_aggregation = true;
   EXPECT_THAT(members(), testing::ElementsAre(std::pair(1, true), std::pair(1, false)));
+  EXPECT_EQ(MakeLaunchPlan(options, {})->workers[1].within, "its rank 3: ");
 }
 
 TEST(LaunchPlan, TellsWorkersTheirModeAndWhatIsWrongWithIt) {

@@ -318,11 +318,8 @@ void Launcher::Report(const WorkerPlan& worker, const ProcessEvent& event,
   // Who is killed says nothing of it: its last line is of something else.
   const bool was_killed =
       WIFSIGNALED(event.wait_status) && WTERMSIG(event.wait_status) == SIGKILL;
-  // Otherwise it would be told of the leader, which may be well.
-  const std::string whose =
-      worker.is_leader ? "" : absl::StrCat("its rank ", worker.rank, ": ");
   Exits().Add(ExitReport{.rank = worker.member,
-                         .how = absl::StrCat(whose, DescribeExit(event.wait_status)),
+                         .how = worker.within + DescribeExit(event.wait_status),
                          .then = then,
                          .said = error        ? error->message
                                  : was_killed ? ""

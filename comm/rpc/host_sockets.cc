@@ -78,7 +78,8 @@ std::optional<Socket> ParseLine(absl::string_view line) {
   return socket;
 }
 
-void ForEachInTables(const std::string& proc, absl::FunctionRef<void(const Socket&)> see) {
+void ForEachInTables(const std::string& proc,
+                     absl::FunctionRef<void(const Socket&)> see) {
   for (const char* table : {"/net/tcp", "/net/tcp6"}) {
     std::ifstream file(absl::StrCat(proc, table));
     std::ostringstream lines;

@@ -41,7 +41,7 @@ struct JobSettings {
   bool operator==(const JobSettings&) const = default;
 };
 
-// Who says it. What operators may decide is a flag of `syncline run`, which reaches programs
+// By whom it is said. What operators may decide is a flag of `syncline run`, which reaches programs
 // as a variable; a program that says it itself is right.
 enum class SaidBy { kProgramOrLauncher, kProgram };
 

@@ -8,6 +8,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "comm/base/eventually.h"
 #include "comm/base/failure.h"
 #include "comm/rpc/address.h"
 #include "comm/rpc/certificates_test_util.h"
@@ -215,18 +216,6 @@ class Member {
   std::unique_ptr<ControlLink> link_;
   std::thread heart_;
 };
-
-bool Eventually(const std::function<bool()>& condition) {
-  absl::Mutex mutex;
-  SteadyCondition never;
-  const SteadyClock clock;
-  absl::MutexLock lock(&mutex);
-  while (!condition()) {
-    if (clock.Now() > kPatience) return false;
-    never.WaitFor(mutex, absl::Milliseconds(5));
-  }
-  return true;
-}
 
 TEST(ControlLinkTest, CarriesEverythingOnceAndInOrderOverBrokenStreams) {
   FakeCoordinator coordinator;

@@ -44,7 +44,7 @@ TEST(EtcdClientTest, ACallGoesOnWhereTheOneBeforeGaveUp) {
       *EtcdClient::Create({{first.address(), second.address(), third.address()}, "/x"},
                           {}, absl::Milliseconds(500));
   // Long enough for two of them.
-  EXPECT_TRUE(EventuallyInEtcdTest([&] {
+  EXPECT_TRUE(Eventually([&] {
     return client->Range(etcdserverpb::RangeRequest(), absl::Seconds(1)).ok();
   }));
 }

@@ -60,7 +60,7 @@ class LeadingStore final : public StateStore {
 
  private:
   std::unique_ptr<EtcdStore> Make() {
-    SYNCLINE_CHECK(EventuallyInEtcdTest([this] { return leadership_.leads(); }));
+    SYNCLINE_CHECK(Eventually([this] { return leadership_.leads(); }));
     EtcdStoreOptions options;
     options.guard = leadership_.guard();
     // As one whose clock has not told it yet.

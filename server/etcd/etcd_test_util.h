@@ -25,6 +25,7 @@
 #include "absl/strings/str_join.h"
 #include "comm/base/check.h"
 #include "comm/base/env.h"
+#include "comm/base/eventually.h"
 #include "comm/base/steady_condition.h"
 #include "comm/base/temp_directory.h"
 #include "comm/base/unique_fd.h"
@@ -32,18 +33,6 @@
 #include "server/etcd/etcd_client.h"
 
 namespace syncline {
-
-inline bool EventuallyInEtcdTest(const std::function<bool()>& condition) {
-  absl::Mutex mutex;
-  SteadyCondition never;
-  const SteadyClock clock;
-  absl::MutexLock lock(&mutex);
-  while (!condition()) {
-    if (clock.Now() > absl::Seconds(60)) return false;
-    never.WaitFor(mutex, absl::Milliseconds(20));
-  }
-  return true;
-}
 
 // An address that refuses connections, and that nobody else is given meanwhile.
 class DeadEtcd {
@@ -130,7 +119,7 @@ class TestEtcd {
     const auto client = Connect("/");
     etcdserverpb::RangeRequest request;
     request.set_key("/");
-    return EventuallyInEtcdTest([&] {
+    return Eventually([&] {
              return AnyHasEnded() || client->Range(request, absl::Seconds(1)).ok();
            }) &&
            !AnyHasEnded();

@@ -1,5 +1,5 @@
-// Who of several coordinators leads: whoever made the leader's key in etcd, for as long as
-// its lease lasts.
+// Which of several coordinators leads: the one that made the leader's key in etcd, for as
+// long as its lease lasts.
 //
 //   Leadership leadership(*etcd, {.address = "10.0.0.1:7070", .ttl = absl::Seconds(5)});
 //   ... until leadership.leads() ...
@@ -60,7 +60,7 @@ class Leadership {
   absl::Duration time_left() const;
   // Once it leads.
   EtcdGuard guard() const ABSL_LOCKS_EXCLUDED(mutex_);
-  // Who leads, as far as is known; empty: nobody.
+  // The address of the leader, as far as is known; empty: nobody leads.
   std::string leader() const ABSL_LOCKS_EXCLUDED(mutex_);
   // What came of asking etcd last; Unavailable before it has answered once.
   absl::Status etcd_status() const ABSL_LOCKS_EXCLUDED(mutex_);

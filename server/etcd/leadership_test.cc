@@ -65,16 +65,16 @@ class LeadershipTest : public testing::Test {
 TEST_F(LeadershipTest, OneLeadsAndTheNextOneFollowsAtOnceWhenItResigns) {
   TestEtcd etcd;
   Candidate first(etcd, "first:1", absl::Hours(1));
-  ASSERT_TRUE(EventuallyInEtcdTest([&] { return first.leads(); }));
+  ASSERT_TRUE(Eventually([&] { return first.leads(); }));
   EXPECT_EQ((*first).leader(), "first:1");
   Candidate second(etcd, "second:1", absl::Hours(1));
-  ASSERT_TRUE(EventuallyInEtcdTest([&] { return (*second).leader() == "first:1"; }));
+  ASSERT_TRUE(Eventually([&] { return (*second).leader() == "first:1"; }));
   EXPECT_FALSE(second.leads());
   const EtcdGuard before = (*first).guard();
   (*first).Resign();
   EXPECT_FALSE(first.leads());
   EXPECT_FALSE(first.lost()) << "it let go by itself";
-  ASSERT_TRUE(EventuallyInEtcdTest([&] { return second.leads(); }));
+  ASSERT_TRUE(Eventually([&] { return second.leads(); }));
   EXPECT_GT((*second).guard().create_revision, before.create_revision);
 }
 
@@ -89,7 +89,7 @@ TEST_F(LeadershipTest, OneLeadsAlthoughTheFirstTwoOfFiveMembersAreDead) {
   const Leadership leadership(
       *client,
       {.address = "a:1", .ttl = absl::Hours(1), .look_every = absl::Milliseconds(20)});
-  EXPECT_TRUE(EventuallyInEtcdTest([&] { return leadership.leads(); }));
+  EXPECT_TRUE(Eventually([&] { return leadership.leads(); }));
 }
 
 TEST_F(LeadershipTest, ALeaseIsKeptFarBeyondItsLength) {
@@ -97,10 +97,10 @@ TEST_F(LeadershipTest, ALeaseIsKeptFarBeyondItsLength) {
   // One that a machine which is busy keeps, too.
   Candidate first(etcd, "first:1", absl::Seconds(15));
   Candidate second(etcd, "second:1", absl::Seconds(15));
-  ASSERT_TRUE(EventuallyInEtcdTest([&] { return first.leads() || second.leads(); }));
+  ASSERT_TRUE(Eventually([&] { return first.leads() || second.leads(); }));
   const SteadyClock clock;
   // Both at once would be seen on the way.
-  EXPECT_TRUE(EventuallyInEtcdTest([&] {
+  EXPECT_TRUE(Eventually([&] {
     EXPECT_FALSE(first.leads() && second.leads());
     return clock.Now() > absl::Seconds(20);
   }));
@@ -111,14 +111,14 @@ TEST_F(LeadershipTest, ALeaseIsKeptFarBeyondItsLength) {
 TEST_F(LeadershipTest, ALeaseThatEtcdHasEndedIsOverAndStaysSo) {
   TestEtcd etcd;
   Candidate first(etcd, "first:1", absl::Seconds(10));
-  ASSERT_TRUE(EventuallyInEtcdTest([&] { return first.leads(); }));
+  ASSERT_TRUE(Eventually([&] { return first.leads(); }));
   first.LoseLease();
-  ASSERT_TRUE(EventuallyInEtcdTest([&] { return first.lost().has_value(); }));
+  ASSERT_TRUE(Eventually([&] { return first.lost().has_value(); }));
   EXPECT_FALSE(first.leads());
   EXPECT_EQ(FailureOf(*first.lost()), Failure::kRetryable);
   EXPECT_THAT(std::string(first.lost()->message()), HasSubstr("the lease has ended"));
   Candidate second(etcd, "second:1");
-  ASSERT_TRUE(EventuallyInEtcdTest([&] { return second.leads(); }));
+  ASSERT_TRUE(Eventually([&] { return second.leads(); }));
   EXPECT_FALSE(first.leads());
 }
 
@@ -126,11 +126,11 @@ TEST_F(LeadershipTest, ALeaseThatEtcdHasEndedIsOverAndStaysSo) {
 TEST_F(LeadershipTest, ALeaderWhoseKeyWasDeletedNoticesWithoutWriting) {
   TestEtcd etcd;
   Candidate first(etcd, "first:1", absl::Seconds(30));
-  ASSERT_TRUE(EventuallyInEtcdTest([&] { return first.leads(); }));
+  ASSERT_TRUE(Eventually([&] { return first.leads(); }));
   etcdserverpb::TxnRequest change;
   change.add_success()->mutable_request_delete_range()->set_key("/lead/leader");
   ASSERT_TRUE(first.etcd().Txn(change, absl::Seconds(60)).ok());
-  ASSERT_TRUE(EventuallyInEtcdTest([&] { return first.lost().has_value(); }));
+  ASSERT_TRUE(Eventually([&] { return first.lost().has_value(); }));
   EXPECT_FALSE(first.leads());
   EXPECT_EQ(FailureOf(*first.lost()), Failure::kRetryable);
   EXPECT_THAT(std::string(first.lost()->message()), HasSubstr("its key was deleted"));
@@ -143,17 +143,17 @@ TEST_F(LeadershipTest, SaysWhetherEtcdHasAnsweredAndWhyNot) {
       *EtcdClient::Create({{dead.address()}, "/lead"}, {}, absl::Seconds(1));
   const Leadership waiting(*client, {.address = "a:1", .ttl = absl::Seconds(30)});
   EXPECT_FALSE(waiting.etcd_status().ok()) << "before it was asked";
-  EXPECT_TRUE(EventuallyInEtcdTest([&] {
+  EXPECT_TRUE(Eventually([&] {
     return absl::StrContains(waiting.etcd_status().message(), dead.address());
   }));
   Candidate first(etcd, "first:1");
-  EXPECT_TRUE(EventuallyInEtcdTest([&] { return (*first).etcd_status().ok(); }));
+  EXPECT_TRUE(Eventually([&] { return (*first).etcd_status().ok(); }));
 }
 
 TEST_F(LeadershipTest, WhoeverEndsLeadsForALittleLongerAtMost) {
   TestEtcd etcd;
   Candidate first(etcd, "first:1", absl::Hours(1));
-  ASSERT_TRUE(EventuallyInEtcdTest([&] { return first.leads(); }));
+  ASSERT_TRUE(Eventually([&] { return first.leads(); }));
   (*first).EndWithin(absl::Seconds(20));
   (*first).EndWithin(absl::Minutes(20));
   EXPECT_LE((*first).time_left(), absl::Seconds(20));
@@ -162,16 +162,16 @@ TEST_F(LeadershipTest, WhoeverEndsLeadsForALittleLongerAtMost) {
   (*first).Resign();
   EXPECT_FALSE(first.lost()) << "it ended by itself";
   Candidate second(etcd, "second:1");
-  EXPECT_TRUE(EventuallyInEtcdTest([&] { return second.leads(); })) << "at once";
+  EXPECT_TRUE(Eventually([&] { return second.leads(); })) << "at once";
 }
 
 TEST_F(LeadershipTest, AnEtcdThatDoesNotAnswerEndsItBeforeAnotherOneMayLead) {
   TestEtcd etcd;
   Candidate first(etcd, "first:1", absl::Seconds(5));
-  ASSERT_TRUE(EventuallyInEtcdTest([&] { return first.leads(); }));
+  ASSERT_TRUE(Eventually([&] { return first.leads(); }));
   Candidate second(etcd, "second:1", absl::Seconds(5));
   etcd.Signal(0, SIGSTOP);
-  ASSERT_TRUE(EventuallyInEtcdTest([&] {
+  ASSERT_TRUE(Eventually([&] {
     EXPECT_FALSE(first.leads() && second.leads());
     return first.lost().has_value();
   }));
@@ -180,21 +180,21 @@ TEST_F(LeadershipTest, AnEtcdThatDoesNotAnswerEndsItBeforeAnotherOneMayLead) {
   EXPECT_THAT(std::string(first.lost()->message()), HasSubstr("did not answer in time"));
   EXPECT_FALSE(second.leads());
   etcd.Signal(0, SIGCONT);
-  ASSERT_TRUE(EventuallyInEtcdTest([&] { return second.leads(); }));
+  ASSERT_TRUE(Eventually([&] { return second.leads(); }));
   EXPECT_FALSE(first.leads());
 }
 
 TEST_F(LeadershipTest, AnEtcdThatIsAwayForAMomentUnseatsNobody) {
   TestEtcd etcd;
   Candidate first(etcd, "first:1", absl::Seconds(60));
-  ASSERT_TRUE(EventuallyInEtcdTest([&] { return first.leads(); }));
+  ASSERT_TRUE(Eventually([&] { return first.leads(); }));
   const EtcdGuard before = (*first).guard();
   etcd.Kill(0);
   etcd.Start(0);
   etcdserverpb::RangeRequest request;
   request.set_key("/lead/leader");
   absl::StatusOr<etcdserverpb::RangeResponse> found;
-  ASSERT_TRUE(EventuallyInEtcdTest([&] {
+  ASSERT_TRUE(Eventually([&] {
     found = first.etcd().Range(request, absl::Seconds(1));
     return found.ok();
   }));

@@ -46,21 +46,22 @@ bool WorkerLink::WasSent(const MessageHeader& header) const {
   return sent != sent_.end() && sent->second > header.step;
 }
 
-void WorkerLink::Welcome(const MessageHeader& hello) {
-  MessageHeader header = hello;
-  header.kind = static_cast<uint16_t>(MessageKind::kWelcome);
+void WorkerLink::Answer(MessageKind kind, const MessageHeader& question) {
+  MessageHeader header = question;
+  header.kind = static_cast<uint16_t>(kind);
   header.flags = 0;
-  welcomed_ = hello.step;
+  unread_at_most_ += kMessageHeaderBytes;
   parts_.endpoint->SendAs(TrafficOf(header, 0), SealHeader(header), {},
                           [](const absl::Status&) {});
 }
 
+void WorkerLink::Welcome(const MessageHeader& hello) {
+  welcomed_ = hello.step;
+  Answer(MessageKind::kWelcome, hello);
+}
+
 void WorkerLink::Note(const MessageHeader& question) {
-  MessageHeader header = question;
-  header.kind = static_cast<uint16_t>(MessageKind::kNoted);
-  header.flags = 0;
-  parts_.endpoint->SendAs(TrafficOf(header, 0), SealHeader(header), {},
-                          [](const absl::Status&) {});
+  Answer(MessageKind::kNoted, question);
 }
 
 bool WorkerLink::Send(const ShardReply& reply) {
@@ -160,11 +161,14 @@ void WorkerLink::Transmit(const ShardReply& reply) {
       if (sent) sent();
     };
   }
+  unread_at_most_ += kMessageHeaderBytes + PayloadBytes(reply.payload);
   parts_.endpoint->SendAs(traffic, SealHeader(header), reply.payload, std::move(done));
 }
 
-bool WorkerLink::is_clogged() const {
-  return parts_.endpoint->send_state().waiting_bytes() > parts_.most_unread_bytes;
+bool WorkerLink::IsClogged() {
+  if (unread_at_most_ <= parts_.most_unread_bytes) return false;
+  unread_at_most_ = parts_.endpoint->send_state().waiting_bytes();
+  return unread_at_most_ > parts_.most_unread_bytes;
 }
 
 uint64_t WorkerLink::TakeCrossedBytes() {

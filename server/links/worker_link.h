@@ -75,7 +75,7 @@ class WorkerLink {
 
   bool is_waiting() const { return !queue_.empty(); }
   // The worker sends, and does not read the answers.
-  bool is_clogged() const;
+  bool IsClogged();
 
   // Bytes that crossed the connection, both ways, since the last call.
   uint64_t TakeCrossedBytes();
@@ -88,6 +88,7 @@ class WorkerLink {
   static std::pair<Key, uint32_t> ArrayOf(const MessageHeader& header);
   bool WasSent(const MessageHeader& header) const;
   void Transmit(const ShardReply& reply);
+  void Answer(MessageKind kind, const MessageHeader& question);
   void Note(const MessageHeader& question);
 
   TrafficClass ClassOf(const MessageHeader& header) const;
@@ -104,6 +105,8 @@ class WorkerLink {
   Front front_;                       // of versions
   std::optional<uint64_t> welcomed_;  // the number of the hello
   uint64_t crossed_ = 0;
+  // Of what was sent, at most so much is unread: asking the kernel costs a system call.
+  uint64_t unread_at_most_ = 0;
   bool is_pumping_ = false;
 };
 

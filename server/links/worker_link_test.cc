@@ -273,13 +273,13 @@ TEST_F(WorkerLinkTest, AnArrayGoesOnceOverAConnectionUnlessItIsAskedForAgain) {
 TEST_F(WorkerLinkTest, WhoLeavesAnswersUnreadIsClogged) {
   link_.Send(View(0, 1));
   Pump();
-  EXPECT_FALSE(link_.is_clogged());
+  EXPECT_FALSE(link_.IsClogged());
   for (size_t i = 0; i <= (kMostUnread - kViewBytes) / kMessageHeaderBytes; ++i) {
     link_.Send(Ack(0));
   }
-  EXPECT_TRUE(link_.is_clogged());
+  EXPECT_TRUE(link_.IsClogged());
   RunFor(absl::Seconds(2));
-  EXPECT_FALSE(link_.is_clogged());
+  EXPECT_FALSE(link_.IsClogged());
 }
 
 TEST_F(WorkerLinkTest, WelcomesWithTheNumberOfTheHello) {

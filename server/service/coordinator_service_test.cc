@@ -12,6 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
+#include "comm/base/eventually.h"
 #include "comm/base/failure.h"
 #include "comm/rpc/announcement.h"
 #include "comm/rpc/relay_test_util.h"
@@ -127,18 +128,6 @@ class RawMember {
 };
 
 constexpr absl::Duration kPatience = absl::Seconds(60);
-
-bool Eventually(const std::function<bool()>& condition) {
-  absl::Mutex mutex;
-  SteadyCondition never;
-  const SteadyClock clock;
-  absl::MutexLock lock(&mutex);
-  while (!condition()) {
-    if (clock.Now() > kPatience) return false;
-    never.WaitFor(mutex, absl::Milliseconds(5));
-  }
-  return true;
-}
 
 class CoordinatorServiceTest : public testing::Test {
  protected:

@@ -212,7 +212,7 @@ class Engine : private Receiver, private Acceptor {
   void OnRefused(Refusal refusal) override;
   void CloseConnection(const MemberIdentity& identity, uint64_t connection);
   // True when the worker does not read, and gets no more answers: its connection ends.
-  bool CloseIfClogged(const MessageHeader& header, const WorkerLink& link);
+  bool CloseIfClogged(const MessageHeader& header, WorkerLink& link);
   void ForgetJob(uint32_t job);
 
   absl::StatusOr<Buffer> Allocate(ByteView header, size_t payload_bytes) override;

@@ -75,8 +75,8 @@ void Engine::OnRefused(Refusal refusal) {
   if (options_.metrics != nullptr) options_.metrics->CountTurnedAway(refusal);
 }
 
-bool Engine::CloseIfClogged(const MessageHeader& header, const WorkerLink& link) {
-  if (!link.is_clogged()) return false;
+bool Engine::CloseIfClogged(const MessageHeader& header, WorkerLink& link) {
+  if (!link.IsClogged()) return false;
   const uint64_t number = link.number();
   if (!clogged_.insert(number).second) return true;  // it is being closed
   options_.log.Warning(

@@ -55,7 +55,7 @@ class Gate {
   static absl::StatusOr<std::unique_ptr<Gate>> Create(GateOptions options);
 
   // Where the control plane listens, "127.0.0.1:7070"; tells connections of loopback
-  // apart. Who comes earlier and is not known is asked to come back.
+  // apart. Anyone who comes earlier and is not known is asked to come back.
   void ServesAt(const std::string& address) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // The peer that opens a stream. StreamEnded is called once for each that is admitted.

@@ -11,6 +11,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "comm/base/env.h"
+#include "comm/base/eventually.h"
 #include "comm/base/failure.h"
 #include "comm/base/steady_condition.h"
 #include "comm/rpc/attach_stream.h"
@@ -27,18 +28,6 @@ namespace syncline {
 namespace {
 
 using ::testing::HasSubstr;
-
-bool EventuallyHere(const std::function<bool()>& condition) {
-  absl::Mutex mutex;
-  SteadyCondition never;
-  const SteadyClock clock;
-  absl::MutexLock lock(&mutex);
-  while (!condition()) {
-    if (clock.Now() > absl::Seconds(60)) return false;
-    never.WaitFor(mutex, absl::Milliseconds(5));
-  }
-  return true;
-}
 
 // A stream that says hello as a server, and what came of it.
 class HelloStream {
@@ -111,7 +100,7 @@ TEST(StandbyService, SaysWhoLeadsToMembersAndToCallers) {
               HasSubstr("not the leader; ask 10.0.0.2:7070"));
   {
     HelloStream member(running.address);
-    ASSERT_TRUE(EventuallyHere([&] { return member.end().has_value(); }));
+    ASSERT_TRUE(Eventually([&] { return member.end().has_value(); }));
     EXPECT_TRUE(absl::IsUnavailable(*member.end()));
     EXPECT_EQ(FailureOf(*member.end()), Failure::kNone) << "members dial on";
     EXPECT_THAT(std::string(member.end()->message()), HasSubstr("ask 10.0.0.2:7070"));
@@ -140,12 +129,12 @@ TEST(LeadingCoordinator, SaysNothingAnyMoreOnceItsTimeIsOver) {
   {
     HelloStream member(running.address);
     member.Beat(1);
-    ASSERT_TRUE(EventuallyHere([&] { return member.answered() == 1; }));
+    ASSERT_TRUE(Eventually([&] { return member.answered() == 1; }));
     EXPECT_TRUE(AskStatus(running.address).ok());
     const auto before = store.List("");
     leads = false;
     member.Beat(2);
-    ASSERT_TRUE(EventuallyHere([&] { return member.end().has_value(); }));
+    ASSERT_TRUE(Eventually([&] { return member.end().has_value(); }));
     EXPECT_EQ(member.answered(), 1u);
     EXPECT_TRUE(absl::IsUnavailable(*member.end()));
     EXPECT_EQ(FailureOf(*member.end()), Failure::kNone) << "members dial on";
@@ -153,7 +142,7 @@ TEST(LeadingCoordinator, SaysNothingAnyMoreOnceItsTimeIsOver) {
                 HasSubstr("does not lead any more"));
     EXPECT_TRUE(absl::IsUnavailable(AskStatus(running.address)));
     HelloStream late(running.address);
-    ASSERT_TRUE(EventuallyHere([&] { return late.end().has_value(); }));
+    ASSERT_TRUE(Eventually([&] { return late.end().has_value(); }));
     service->StepDown(absl::UnavailableError("again"));
     EXPECT_EQ(ends, 1);
     EXPECT_EQ(store.List("")->size(), before->size());

@@ -31,7 +31,7 @@ absl::StatusOr<SocketAddress> ParseTcpAddress(const std::string& address);
 // "192.0.2.7:41234", for people.
 std::string DescribeAddress(const SocketAddress& address);
 
-// Who may be behind it: the address without the port; of IPv6 the network of 64 bits, as
+// What may be one host: the address without the port; of IPv6 the network of 64 bits, as
 // one host has all of that.
 std::string SourceOf(const SocketAddress& address);
 

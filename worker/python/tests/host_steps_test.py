@@ -1,5 +1,6 @@
-"""Which gradients of a host are whole, without processes: torch/_host_steps.py."""
+"""Which gradients of a host are whole, and what is told of its losses, without processes: torch/_host_steps.py, _host_requests.py."""
 import random
+import types
 import unittest
 
 import support
@@ -9,6 +10,7 @@ try:
 except ImportError:
     raise unittest.SkipTest("no torch; install python3-torch") from None
 
+from syncline.torch._host_requests import Requests
 from syncline.torch._host_steps import Given, Steps
 
 ONE = Given(1, 1.0)
@@ -137,6 +139,37 @@ class HostSteps(unittest.TestCase):
                         counted.add((rank, tensor, step))
                     handed.append(tensor)
         self.fail("it stands still")
+
+
+class Losses(unittest.TestCase):
+    """What is told of the losses that a host's ranks report."""
+
+    def setUp(self):
+        self.told = []
+        session = types.SimpleNamespace(report_loss=lambda *said: self.told.append(said))
+        self.requests = Requests(session, [], lambda action: action())
+
+    def report(self, rank, loss, step, samples):
+        self.requests.take(types.SimpleNamespace(rank=rank), {"what": "loss", "id": 0, "loss": loss, "step": step, "samples": samples}, [])
+        self.requests.look([0, 1])
+
+    def test_are_told_as_one_mean_when_all_have_come(self):
+        self.report(0, 1.0, 5, 1)
+        self.assertEqual(self.told, [])
+        self.report(1, 5.0, 5, 3)
+        self.assertEqual(self.told, [(4.0, 5, 4)])
+
+    def test_of_the_last_step_those_that_came_are_told_once(self):
+        self.report(0, 1.0, 5, 1)
+        self.requests.tell_loss()
+        self.requests.tell_loss()
+        self.assertEqual(self.told, [(1.0, 5, 1)])
+
+    def test_of_a_step_that_some_left_out_are_told_before_those_of_the_next(self):
+        self.report(0, 1.0, 5, 1)
+        self.report(0, 2.0, 6, 1)
+        self.report(1, 2.0, 6, 1)
+        self.assertEqual(self.told, [(1.0, 5, 1), (2.0, 6, 2)])
 
 
 if __name__ == "__main__":

@@ -29,6 +29,7 @@ from syncline.torch._host_steps import Given, Steps
 
 _MOST_SAMPLES = 2**32 - 1
 _LOOK_AGAIN_S = 0.02
+_LAST_LOSS_S = 1.0  # a session that fails may hold the thread that tells it
 # So many failure timeouts a rank may keep the others of its host waiting: fewer than the five after which the coordinator drops the
 # host. As long a rank hears nothing of the leader until it gives up.
 PATIENCE = 4
@@ -112,15 +113,23 @@ class Hub:
             time.sleep(_LOOK_AGAIN_S)
 
     def _leave(self) -> None:
-        self._requests.tell_loss()
+        if threading.current_thread() is not self._thread:  # as the collector of garbage may run in any
+            told = threading.Event()
+            self._post(lambda: self._tell_last_loss(told))
+            told.wait(_LAST_LOSS_S if self._thread.is_alive() else 0)
         self._is_closing.set()
         self._of.session.close()
         with self._handed:
             self._handed.notify_all()
         self._post(lambda: self._end(self._left()))
         for thread in (self._thread, self._waiter):
-            if thread is not threading.current_thread():  # as the collector of garbage may run in any
+            if thread is not threading.current_thread():
                 thread.join()
+
+    def _tell_last_loss(self, told: threading.Event) -> None:
+        with contextlib.suppress(Error):  # the session may have failed, and be closed for that
+            self._requests.tell_loss()
+        told.set()
 
     def _admit_nobody(self) -> None:
         """Who comes now, or is not let in yet, is to find the hub that may come after this one."""

@@ -51,11 +51,11 @@ class Requests:
 
     def tell_loss(self) -> None:
         """That of the step of which some are known: the mean of all samples."""
-        total = sum(samples for _, samples in self._losses.values())
+        known, self._losses = list(self._losses.values()), {}
+        total = sum(samples for _, samples in known)
         if total:
-            mean = sum(loss * samples for loss, samples in self._losses.values()) / total
+            mean = sum(loss * samples for loss, samples in known) / total
             self._session.report_loss(mean, self._losses_step, min(total, 2**32 - 1))
-        self._losses = {}
 
     def _take_loss(self, rank: int, said: Any) -> None:
         if said["step"] != self._losses_step or rank in self._losses:

@@ -478,5 +478,6 @@ class HostSession(Session):
         """In the child, which has neither the connection nor the leader's threads."""
         self._closed = (f"this process was forked from process {os.getppid()}, which holds the session: make the Optimizer after the fork, or "
                         "start children by spawn (multiprocessing.set_start_method('spawn'))")
+        self._lock = threading.RLock()  # another thread of the parent may hold the other one
         if self._inner is not None:
             self._inner._after_fork()

@@ -26,7 +26,6 @@
 #include "comm/base/check.h"
 #include "comm/base/env.h"
 #include "comm/base/eventually.h"
-#include "comm/base/steady_condition.h"
 #include "comm/base/temp_directory.h"
 #include "comm/base/unique_fd.h"
 #include "comm/rpc/address.h"

@@ -127,8 +127,6 @@ class RawMember {
   std::unique_ptr<AttachStream> stream_;  // last: it calls back
 };
 
-constexpr absl::Duration kPatience = absl::Seconds(60);
-
 class CoordinatorServiceTest : public testing::Test {
  protected:
   CoordinatorServiceTest() {

@@ -13,7 +13,6 @@
 #include "comm/base/env.h"
 #include "comm/base/eventually.h"
 #include "comm/base/failure.h"
-#include "comm/base/steady_condition.h"
 #include "comm/rpc/attach_stream.h"
 #include "comm/rpc/channel.h"
 #include "comm/rpc/server.h"

@@ -29,8 +29,11 @@ function(syncline_glob out)
   set(${out} ${sources} PARENT_SCOPE)
 endfunction()
 
-# ThreadSanitizer cannot see abseil's locks by itself; see cmake/sanitizers/README.md.
+# What a sanitizer cannot know by itself; see cmake/sanitizers/README.md.
 function(syncline_add_sanitizer_objects target)
+  if(TARGET syncline_asan_openssl)
+    target_sources(${target} PRIVATE $<TARGET_OBJECTS:syncline_asan_openssl>)
+  endif()
   if(TARGET syncline_tsan_absl)
     target_sources(${target} PRIVATE $<TARGET_OBJECTS:syncline_tsan_absl>)
     target_link_libraries(${target} PRIVATE absl::synchronization ${CMAKE_DL_LIBS})

@@ -23,6 +23,8 @@
 #include "cli/authority/token_book.h"
 #include "comm/base/failure.h"
 #include "comm/base/temp_directory.h"
+#include "comm/base/unique_fd.h"
+#include "comm/rpc/address.h"
 #include "comm/rpc/authorities.h"
 #include "comm/rpc/certificate.h"
 #include "comm/rpc/channel.h"
@@ -300,6 +302,16 @@ TEST_F(Joining, SaysWhatIsWrongWhenNobodyAnswers) {
   std::filesystem::create_directory(folder_.File("mine"));
   EXPECT_FALSE(JoinAs("mine", token).ok());
   EXPECT_TRUE(std::filesystem::exists(folder_.File("mine")));
+}
+
+TEST_F(Joining, SaysSoWhenTheAuthorityIsStopped) {
+  JoinToken token = authority_->Token(AWorker());
+  HostPort listen{"127.0.0.1", 0};
+  const UniqueFd silent = *Listen(listen);  // takes the connection and reads nothing
+  token.address = listen.ToString();
+  const absl::Status status = DialAuthority(token, absl::Milliseconds(100)).status();
+  EXPECT_TRUE(absl::IsUnavailable(status)) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("says nothing"));
 }
 
 }  // namespace

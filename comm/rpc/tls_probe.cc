@@ -24,6 +24,9 @@ namespace {
 
 using Context = std::unique_ptr<SSL_CTX, Freer<SSL_CTX_free>>;
 
+constexpr absl::string_view kSaysNothing =
+    "takes connections and says nothing; check that it is not stopped";
+
 // The hosts that a certificate is for.
 std::string HostsOf(const CertificateFacts& facts) {
   std::vector<std::string> hosts = facts.names.hosts;
@@ -180,7 +183,7 @@ Diagnosis ProbeTls(int socket, const std::string& host, const TlsOptions& tls) {
   const bool is_connected = handshake.Connect(host);
   if (handshake.is_plain_text()) return {std::string(kSpeaksPlainText), true};
   if (handshake.timed_out()) {
-    return {"it takes connections and says nothing; check that it is not stopped"};
+    return {absl::StrCat("it ", kSaysNothing)};
   }
   const CertificatePtr theirs(SSL_get1_peer_certificate(&handshake.ssl()));
   if (theirs != nullptr) {
@@ -206,6 +209,9 @@ absl::StatusOr<std::string> FetchAuthority(int socket, const std::string& host,
   Handshake handshake(socket, {});
   handshake.Connect(host);
   const STACK_OF(X509)* const shown = SSL_get_peer_cert_chain(&handshake.ssl());
+  if (shown == nullptr && handshake.timed_out()) {
+    return absl::UnavailableError(absl::StrCat("what answers there ", kSaysNothing));
+  }
   if (shown == nullptr) {
     return absl::UnavailableError(
         "what answers there shows no certificate; check the port, and that `syncline "

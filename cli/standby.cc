@@ -127,10 +127,13 @@ void Standby::OnLost(std::function<void(const absl::Status&)> on_lost) {
   absl::Status lost;
   {
     absl::MutexLock lock(&mutex_);
+    if (lost_.ok()) {
+      on_lost_ = std::move(on_lost);
+      return;
+    }
     lost = lost_;
-    on_lost_ = on_lost;
   }
-  if (!lost.ok()) on_lost(lost);
+  on_lost(lost);
 }
 
 void Standby::EndSoon() { leadership_->EndWithin(kLastWrites); }

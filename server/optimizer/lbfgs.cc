@@ -147,7 +147,7 @@ struct JobMemory {
     return kHead + 4 * vectors.history * vectors.history + 2 * vectors.history + 1;
   }
 
-  Number& steps;                   // directions made so far
+  Number& steps;                   // directions made since it began, or began anew
   Number& kept;                    // pairs
   Number& newest;                  // the pair written last
   Number& scale;                   // y.s / y.y of that pair
@@ -359,7 +359,13 @@ class Lbfgs final : public Optimizer, private JobReduction {
     }
     state.steps += 1;
     const double descent = -recursion.MakeDirection(dots);
-    if (descent < tolerance_change_) rate = 0;
+    // Without a step there is never a pair again, and the same history would keep any
+    // gradient of this size where it is: begin anew.
+    if (descent < tolerance_change_) {
+      rate = 0;
+      state.steps = 0;
+      state.kept = 0;
+    }
     for (double& coefficient : state.coefficients) coefficient *= rate;
   }
 

@@ -260,6 +260,19 @@ TEST(Lbfgs, TakesNoStepThatHardlyDescends) {
   EXPECT_LT(training.weights()[0], 0.5f);
 }
 
+// A short step with a small gradient, then one across it, as mini-batches have: y.s is
+// 4.9e-10, so the pair is kept, and its scale y.s / y.y lets no gradient descend by 1e-9.
+TEST(Lbfgs, BeginsAnewWhenItsHistoryKeepsItWhereItIs) {
+  OptimizerSettings settings = Lbfgs(3);
+  settings.options["lr"] = 1e-3;
+  Training training(settings, {1, 2});
+  training.Step(std::vector<float>{7e-4f, 0});
+  training.Step(std::vector<float>{0, 1});
+  EXPECT_EQ(training.weights()[1], 2);
+  for (int step = 0; step < 4; ++step) training.Step(std::vector<float>{0, 1});
+  EXPECT_NEAR(training.weights()[1], 2 - 4e-3, 1e-6);
+}
+
 TEST(Lbfgs, LetsGroupsBeFrozenOnly) {
   EXPECT_TRUE(ValidateGroup({.name = "lbfgs"}, {}).ok());
   EXPECT_TRUE(ValidateGroup({.name = "lbfgs"}, {.frozen = true}).ok());

@@ -141,7 +141,7 @@ void Job::ForgetAll() {
 void Job::DropWorker(uint32_t rank, const std::string& reason, Readmission::Cause cause,
                      CoordinatorOutputs& outputs) {
   NoteLoss(rank, cause);
-  if (stopping_.erase(rank) == 0) lost_.insert(rank);
+  if (!stops_.Forget(rank)) lost_.insert(rank);
   const std::string what =
       absl::StrCat(Named(rank), " was dropped from job '", spec_.name, "': ", reason);
   const Worker& worker = workers_.at(rank);

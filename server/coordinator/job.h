@@ -28,6 +28,7 @@
 #include "server/coordinator/reasons.h"
 #include "server/coordinator/recoveries.h"
 #include "server/coordinator/stall.h"
+#include "server/coordinator/stops.h"
 
 namespace syncline {
 
@@ -208,10 +209,6 @@ class Job {
     bool is_awaited = false;               // since the coordinator was started anew
     std::string codec = {};                // the last one that it chose
   };
-  struct Stopping {
-    uint32_t incarnation = 0;   // the life that is to end
-    absl::Duration until = {};  // who still has a stream then lives on
-  };
   // The change of epoch under way.
   struct Change {
     uint64_t epoch = 0;
@@ -371,8 +368,8 @@ class Job {
   void Fail(const std::string& reason, CoordinatorOutputs& outputs);
   void EndWhenStopped(CoordinatorOutputs& outputs);
   std::vector<uint32_t> StoppedHere(const LauncherStop& stop) const;
-  void SayTheyLive(const std::vector<uint32_t>& ranks, CoordinatorOutputs& outputs) const;
-  bool IsStopping(uint32_t rank) const { return stopping_.contains(rank); }
+  void SayTheyLive(const std::vector<uint32_t>& ranks, const std::string& by,
+                   CoordinatorOutputs& outputs) const;
   absl::Status CheckReport(const std::string& run_id,
                            const std::vector<uint32_t>& ranks) const;
   // With an error of its own instead of "start again".
@@ -408,10 +405,9 @@ class Job {
   std::map<uint32_t, RecordProgress> records_;      // likewise
   std::set<uint32_t> training_shards_;              // that have trained blocks
   Readmission readmission_;
-  std::map<uint32_t, Stopping> stopping_;  // ranks whose launcher stops them
+  Stops stops_;
   std::set<uint32_t> lost_;   // ranks that are gone without a goodbye, and may come back
-  std::string stopped_by_;    // the last launcher that was told to end; empty: none
-  bool was_stopped_ = false;  // that was its end
+  bool was_stopped_ = false;  // by its launchers: that was its end
 
   Phase phase_ = Phase::kGathering;
   std::string reason_;  // why it waits, changed last, or ended

@@ -34,7 +34,7 @@ absl::Status Job::CheckRun(const WorkerHello& hello, absl::Duration now) const {
     return absl::OkStatus();
   }
   const bool lives = std::ranges::any_of(workers_, [&](const auto& entry) {
-    return !MayBeDead(entry.second, now) && !IsStopping(entry.first);
+    return !MayBeDead(entry.second, now) && !stops_.contains(entry.first);
   });
   if (!lives) return absl::OkStatus();
   return Refused(absl::StrCat("another run of job '", spec_.name, "' is active with ",
@@ -49,9 +49,9 @@ std::string Job::WhyWait(const WorkerHello& hello, absl::Duration now) const {
   }
   const bool is_other =
       !run_id_.empty() && !hello.run_id.empty() && run_id_ != hello.run_id;
-  if (is_other && !stopping_.empty()) {
+  if (is_other && !stops_.empty()) {
     return absl::StrCat("waits for the end of the last run of job '", spec_.name,
-                        "', which is being stopped: ", stopped_by_);
+                        "', which is being stopped: ", stops_.by());
   }
   if (is_other) {
     return absl::StrCat("waits for the end of the last run of job '", spec_.name,
@@ -61,10 +61,10 @@ std::string Job::WhyWait(const WorkerHello& hello, absl::Duration now) const {
   }
   const auto holder = workers_.find(hello.rank);
   if (holder == workers_.end() || !holder->second.connected) return "";
-  if (IsStopping(hello.rank)) {
+  if (stops_.contains(hello.rank)) {
     return absl::StrCat("waits for rank ", hello.rank, " of job '", spec_.name,
                         "': it is held by ", holder->second.name,
-                        ", which is being stopped: ", stopped_by_);
+                        ", which is being stopped: ", stops_.at(hello.rank).by);
   }
   if (!MayBeDead(holder->second, now)) return "";
   return absl::StrCat("waits for rank ", hello.rank, " of job '", spec_.name,

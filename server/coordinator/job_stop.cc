@@ -6,6 +6,7 @@
 // other hosts that are gone without a goodbye may come back as ever; the job waits for them.
 // A report of ranks that live on is forgotten after a while: they are members like others.
 #include <algorithm>
+#include <map>
 #include <string>
 #include <utility>
 #include <vector>
@@ -82,11 +83,12 @@ absl::Status Job::OnStop(const LauncherStop& stop, absl::Duration now,
   }
   const std::vector<uint32_t> ranks = StoppedHere(stop);
   if (ranks.empty()) return absl::OkStatus();
-  stopped_by_ = absl::StrCat(Printable(stop.why, kMostWhyBytes), " to the launcher at ",
-                             Printable(stop.host, kMostHostBytes), ", run ",
-                             Printable(run_id_, kMaxJobNameBytes));
+  stops_.NoteLauncher(absl::StrCat(Printable(stop.why, kMostWhyBytes),
+                                   " to the launcher at ",
+                                   Printable(stop.host, kMostHostBytes), ", run ",
+                                   Printable(run_id_, kMaxJobNameBytes)));
   const std::string what = absl::StrCat(Listed(ranks), ranks.size() == 1 ? " is" : " are",
-                                        " being stopped: ", stopped_by_);
+                                        " being stopped: ", stops_.last_by());
   outputs.push_back(LogReason{absl::StrCat("job '", spec_.name, "': ", what)});
   Say({.kind = EventKind::kExit, .what = what}, outputs);
   const absl::Duration until =
@@ -94,8 +96,7 @@ absl::Status Job::OnStop(const LauncherStop& stop, absl::Duration now,
   for (const uint32_t rank : ranks) {
     lost_.erase(rank);
     const auto worker = workers_.find(rank);
-    if (worker == workers_.end()) continue;
-    stopping_[rank] = {.incarnation = worker->second.incarnation, .until = until};
+    if (worker != workers_.end()) stops_.Add(rank, worker->second.incarnation, until);
   }
   LetStoppedGo(now, outputs);
   return absl::OkStatus();
@@ -103,19 +104,25 @@ absl::Status Job::OnStop(const LauncherStop& stop, absl::Duration now,
 
 void Job::LetStoppedGo(absl::Duration now, CoordinatorOutputs& outputs) {
   std::vector<uint32_t> gone;
-  std::vector<uint32_t> living;
-  std::erase_if(stopping_, [&](const auto& one) {
-    const auto& [rank, stopping] = one;
+  std::map<std::string, std::vector<uint32_t>> living;  // by the word of their launcher
+  for (const uint32_t rank : stops_.ranks()) {
+    const Stops::Stop stop = stops_.at(rank);
     const auto worker = workers_.find(rank);
     // It left in order, or a successor has its place.
-    if (worker == workers_.end() || worker->second.incarnation != stopping.incarnation)
-      return true;
-    if (worker->second.is_awaited) return false;
-    if (worker->second.connected && now < stopping.until) return false;
-    (worker->second.connected ? living : gone).push_back(rank);
-    return true;
-  });
-  if (!living.empty()) SayTheyLive(living, outputs);
+    if (worker == workers_.end() || worker->second.incarnation != stop.incarnation) {
+      stops_.Forget(rank);
+      continue;
+    }
+    if (worker->second.is_awaited) continue;
+    if (worker->second.connected && now < stop.until) continue;
+    stops_.Forget(rank);
+    if (worker->second.connected) {
+      living[stop.by].push_back(rank);
+    } else {
+      gone.push_back(rank);
+    }
+  }
+  for (const auto& [by, ranks] : living) SayTheyLive(ranks, by, outputs);
   for (const uint32_t rank : gone) {
     const std::string what = absl::StrCat(Named(rank), " was stopped with its launcher");
     outputs.emplace_back(
@@ -129,11 +136,11 @@ void Job::LetStoppedGo(absl::Duration now, CoordinatorOutputs& outputs) {
   MaybeChangeEpoch(outputs);
 }
 
-void Job::SayTheyLive(const std::vector<uint32_t>& ranks,
+void Job::SayTheyLive(const std::vector<uint32_t>& ranks, const std::string& by,
                       CoordinatorOutputs& outputs) const {
   const std::string what =
       absl::StrCat(Listed(ranks), ranks.size() == 1 ? " lives" : " live",
-                   " on, though to be stopped: ", stopped_by_);
+                   " on, though to be stopped: ", by);
   outputs.push_back(LogReason{absl::StrCat("job '", spec_.name, "': ", what),
                               LogReason::Level::kWarning});
   Say({.kind = EventKind::kExit, .what = what}, outputs);
@@ -141,9 +148,9 @@ void Job::SayTheyLive(const std::vector<uint32_t>& ranks,
 
 void Job::EndWhenStopped(CoordinatorOutputs& outputs) {
   const bool anyone_may_come = !workers_.empty() || !lost_.empty();
-  if (IsOver() || saves_last_ || stopped_by_.empty() || anyone_may_come) return;
+  if (IsOver() || saves_last_ || stops_.last_by().empty() || anyone_may_come) return;
   was_stopped_ = true;
-  End(absl::StrCat("stopped by ", stopped_by_), outputs);
+  End(absl::StrCat("stopped by ", stops_.last_by()), outputs);
 }
 
 }  // namespace syncline

@@ -14,10 +14,12 @@
 namespace syncline {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::IsSupersetOf;
 using ::testing::StartsWith;
 
 class JobStop : public CoordinatorTest {
@@ -170,6 +172,22 @@ TEST_F(JobStop, OfRanksThatLiveOnIsForgotten) {
   PassTimeBeating(kFailureTimeout, {1});
   EXPECT_THAT(Shown().members, IsEmpty());
   EXPECT_EQ(Shown().phase, "running") << "nobody has stopped it";
+}
+
+// Of two launchers, each is named for its own rank.
+TEST_F(JobStop, IsAtTheWordOfTheRanksOwnLauncher) {
+  Begin();
+  LauncherStop other = StopOf({1});
+  other.host = "b";
+  ASSERT_TRUE(Call(StopOf({0})).status.ok());
+  ASSERT_TRUE(Call(other).status.ok());
+  Hello(20, 0);
+  EXPECT_THAT(Last<Waiting>(20)->reason, HasSubstr("the launcher at a, run"));
+  PassTimeBeating(kFailureTimeout + absl::Seconds(1), {1, 10, 11});
+  EXPECT_THAT(
+      Said(EventKind::kExit),
+      IsSupersetOf({AllOf(StartsWith("rank 0 lives on"), HasSubstr("at a, run")),
+                    AllOf(StartsWith("rank 1 lives on"), HasSubstr("at b, run"))}));
 }
 
 TEST_F(JobStop, HasTheNextRunWaitForTheStreamsOfTheLast) {

@@ -18,6 +18,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "cli/flags.h"
+#include "cli/goal_lines.h"
 #include "cli/job_choice.h"
 #include "cli/local_runs.h"
 #include "cli/output_width.h"
@@ -362,6 +363,7 @@ std::string JobTable(const Json& job, size_t columns) {
   table += CheckpointLine(job);
   table += DurabilityLine(job);
   table += RecoveryLine(job);
+  table += GoalLines(job);
   table += BeforeLine(job);
   table = BrokenLines(table, columns, kHanging);
   if (!members.empty()) table += MemberTable(members, columns);

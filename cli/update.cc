@@ -11,6 +11,7 @@
 #include "comm/base/failure.h"
 #include "comm/base/status.h"
 #include "comm/base/sync_mode.h"
+#include "comm/job/goals.h"
 #include "comm/rpc/channel.h"
 #include "comm/rpc/status.h"
 #include "proto/coordinator.grpc.pb.h"
@@ -28,6 +29,7 @@ struct UpdateOptions {
   std::string schedule;
   std::vector<std::string> schedule_options;
   std::string mode;
+  std::optional<std::string> goals;
   std::string coordinator;
   TlsOptions tls;
 };
@@ -47,9 +49,11 @@ void Write(const OptionValues& values, Field& field) {
 
 absl::StatusOr<JobChange> ChangeOf(const UpdateOptions& options) {
   if (options.job.empty()) return Usage("update needs the name of a running job");
-  if (options.options.empty() && options.schedule.empty() && options.mode.empty()) {
+  if (options.options.empty() && options.schedule.empty() && options.mode.empty() &&
+      !options.goals) {
     return Usage(
-        "nothing to change: give --option lr=1e-4, --schedule cosine or --mode ssp:4");
+        "nothing to change: give --option lr=1e-4, --schedule cosine, --mode ssp:4 or "
+        "--goals 'step_p95_ms<=150'");
   }
   if (options.schedule.empty() && !options.schedule_options.empty()) {
     return Usage("--schedule-option needs --schedule: a schedule is replaced as a whole");
@@ -59,6 +63,11 @@ absl::StatusOr<JobChange> ChangeOf(const UpdateOptions& options) {
   if (!options.mode.empty()) {
     SYNCLINE_ASSIGN_OR_RETURN(change.mode, ParseModeText(options.mode));
     SYNCLINE_RETURN_IF_ERROR(ParseSyncMode(*change.mode).status());
+  }
+  if (options.goals) {
+    const absl::Status known = ParseGoals(*options.goals).status();
+    if (!known.ok()) return Usage(std::string(known.message()));
+    change.goals = options.goals;
   }
   if (options.schedule.empty()) return change;
   NamedOptions& schedule = change.schedule.emplace();
@@ -76,8 +85,13 @@ absl::StatusOr<int> Update(const UpdateOptions& options) {
               << ": nothing changed: all options have these values already\n";
     return kExitDone;
   }
-  std::cout << "job " << change.job << ": the new options hold from epoch "
-            << changed.epoch << " on\n";
+  const bool is_of_training = !change.optimizer.empty() || change.schedule || change.mode;
+  std::cout << "job " << change.job << ": ";
+  if (is_of_training) {
+    std::cout << "the new options hold from epoch " << changed.epoch << " on\n";
+  } else {
+    std::cout << "the new goals hold from now on\n";
+  }
   for (const std::string& one : changed.changes) std::cout << "  " << one << "\n";
   return kExitDone;
 }
@@ -102,6 +116,7 @@ absl::StatusOr<JobChanged> UpdateRunningJob(const std::string& coordinator,
     request.mutable_mode()->set_name(change.mode->name);
     Write(change.mode->values, *request.mutable_mode()->mutable_options());
   }
+  if (change.goals) request.set_goals(*change.goals);
   const auto stub = v1::Coordinator::NewStub(channel);
   grpc::ClientContext context;
   SetDeadline(context, kTimeout);
@@ -130,6 +145,8 @@ void AddUpdate(CLI::App& app, Command* selected) {
       "--mode", options->mode,
       "ssp:N, of a job that began with mode ssp: how many steps a worker may "
       "be ahead of the slowest, 0 to 64; bsp: ssp:0");
+  update->add_option("--goals", options->goals,
+                     "In place of the job's goals: as of syncline run; none: no goals");
   AddCoordinatorFlag(*update, &options->coordinator);
   AddTlsFlags(*update, &options->tls);
   update->callback([=] { *selected = [options] { return Asking(*options, Update); }; });

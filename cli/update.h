@@ -3,6 +3,7 @@
 //   syncline update resnet --option lr=1e-4 --schedule cosine
 //     --schedule-option total_steps=1000
 //   syncline update resnet --mode ssp:4
+//   syncline update resnet --goals 'step_p95_ms<=150'
 #pragma once
 
 #include <cstdint>
@@ -23,6 +24,7 @@ struct JobChange {
   OptionValues optimizer = {};  // new values; others stay
   std::optional<NamedOptions> schedule = std::nullopt;
   std::optional<NamedOptions> mode = std::nullopt;
+  std::optional<std::string> goals = std::nullopt;
 };
 
 struct JobChanged {

@@ -129,6 +129,25 @@ TEST_F(UpdateCommand, SendsAMode) {
   EXPECT_EQ(request.mode().options(0).value(), 4);
 }
 
+TEST_F(UpdateCommand, SendsGoalsWhichHoldFromNowOn) {
+  coordinator_.Change({"goals from none to step_p95_ms<=150"});
+  ASSERT_EQ(Run({"resnet", "--goals", "step_p95_ms<=150"}), 0) << err_;
+  EXPECT_EQ(coordinator_.request().goals(), "step_p95_ms<=150");
+  EXPECT_EQ(out_,
+            "job resnet: the new goals hold from now on\n"
+            "  goals from none to step_p95_ms<=150\n");
+  ASSERT_EQ(Run({"resnet", "--goals", "none"}), 0) << err_;
+  EXPECT_EQ(coordinator_.request().goals(), "none");
+  ASSERT_EQ(Run({"resnet", "--option", "lr=1"}), 0) << err_;
+  EXPECT_FALSE(coordinator_.request().has_goals());
+}
+
+TEST_F(UpdateCommand, AsksNobodyForGoalsThatMakeNoSense) {
+  coordinator_.Answer(absl::InternalError("was asked"));
+  EXPECT_EQ(Run({"resnet", "--goals", "step_p95<=150"}), kExitUsage);
+  EXPECT_THAT(err_, HasSubstr("did you mean 'step_p95_ms'"));
+}
+
 TEST_F(UpdateCommand, AsksNobodyForAModeThatThereIsNot) {
   coordinator_.Answer(absl::InternalError("was asked"));
   EXPECT_EQ(Run({"resnet", "--mode", "spp"}), kExitUsage);

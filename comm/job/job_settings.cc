@@ -110,6 +110,8 @@ absl::Status CheckPublishCodec(const std::string& codec) {
 
 std::string CanonicalCodecs(std::string_view codec) { return CanonicalTransfer(codec); }
 
+absl::Status CheckGoals(const std::string& goals) { return ParseGoals(goals).status(); }
+
 const JobSetting* FindJobSetting(std::string_view name) {
   const auto found = std::ranges::find(kJobSettings, name, &JobSetting::name);
   return found == kJobSettings.end() ? nullptr : &*found;

@@ -27,6 +27,7 @@
 #include "absl/status/status.h"
 #include "comm/job/checkpoint_every.h"
 #include "comm/job/checkpoint_name.h"
+#include "comm/job/goals.h"
 
 namespace syncline {
 
@@ -37,6 +38,7 @@ struct JobSettings {
   uint32_t checkpoint_keep = 3;
   std::string resume = "auto";
   std::string durability = "none";
+  std::string goals = "none";  // goals.h
 
   bool operator==(const JobSettings&) const = default;
 };
@@ -72,6 +74,7 @@ struct JobSetting {
 absl::Status CheckPushCodec(const std::string& codec);
 absl::Status CheckPublishCodec(const std::string& codec);
 std::string CanonicalCodecs(std::string_view codec);
+absl::Status CheckGoals(const std::string& goals);
 
 inline constexpr std::array<std::string_view, 3> kDurabilities = {"none", "disk", "peer"};
 
@@ -113,6 +116,13 @@ inline constexpr std::array kJobSettings = {
                           "may all die (--journal-dir), with peer each has a backup in "
                           "another one's memory",
                .words = kDurabilities},
+    JobSetting{.name = "goals",
+               .member = &JobSettings::goals,
+               .meaning = "what the job is meant to reach: samples_per_s>=N, "
+                          "step_p95_ms<=N, participation>=N, wire_mb_per_step<=N, "
+                          "budget=SHARE (docs/goals.md)",
+               .check = CheckGoals,
+               .canonical = CanonicalGoals},
 };
 
 // Null when there is none of that name.

@@ -25,7 +25,8 @@ std::string Refusal(std::string_view name, const std::string& value) {
 const std::pair<std::string_view, std::string> kOthers[] = {
     {"push_codec", "int8"},         {"publish_codec", "fp32"},
     {"checkpoint_every", "10 min"}, {"checkpoint_keep", "7"},
-    {"resume", "run12-step5000"},   {"durability", "disk"}};
+    {"resume", "run12-step5000"},   {"durability", "disk"},
+    {"goals", "step_p95_ms<=150"}};
 
 TEST(JobSettings, EachIsReadAndWrittenAlike) {
   std::set<std::string_view> tried;
@@ -62,6 +63,7 @@ TEST(JobSettings, RefusalsSayWhatIsAllowed) {
               HasSubstr("checkpoint_every: '2 bananas' does not say when to save"));
   EXPECT_THAT(Refusal("push_codec", "int3"), HasSubstr("push_codec"));
   EXPECT_THAT(Refusal("publish_codec", "int3"), HasSubstr("publish_codec"));
+  EXPECT_THAT(Refusal("goals", "step_p95_ms>=150"), HasSubstr("step_p95_ms<=NUMBER"));
   EXPECT_THAT(Refusal("durability", "a\nb"), HasSubstr("'a\\x0ab'"));
 }
 
@@ -78,7 +80,7 @@ TEST(JobSettings, ChecksValuesThatNobodyWrote) {
 
 TEST(JobSettings, DifferOnlyWhereTheyMeanSomethingElse) {
   const JobSettings ours = {.push_codec = "topk:ratio=0.01,min_elements=5"};
-  JobSettings theirs = {.push_codec = "topk:min_elements=5,ratio=0.01"};
+  JobSettings theirs = {.push_codec = "topk:min_elements=5,ratio=0.01", .goals = ""};
   EXPECT_EQ(FindDifference(ours, theirs), nullptr);
   theirs.durability = "peer";
   ASSERT_NE(FindDifference(ours, theirs), nullptr);

@@ -105,6 +105,7 @@ Json ToJson(const v1::MemberStatus& member) {
 
 Json ToJson(const v1::Event& event) { return EventToJson(event); }
 
+Json ToJson(const v1::GoalStatus& goal);
 Json ToJson(const v1::JobStatus& job);
 Json ToJson(const v1::LossPoint& point);
 
@@ -140,6 +141,22 @@ Json ToJson(const v1::RunEnd& end) {
           {"step", end.step()},     {"age_seconds", end.age_seconds()}};
 }
 
+Json ToJson(const v1::GoalStatus& goal) {
+  return {{"goal", goal.goal()},
+          {"at_least", goal.at_least()},
+          {"limit", goal.limit()},
+          {"now", goal.has_now() ? Json(goal.now()) : Json()},
+          {"missed", goal.missed()},
+          {"budget", goal.budget()},
+          {"budget_left", goal.budget_left()},
+          {"burn_rate_5m", goal.burn_rate_5m()},
+          {"burn_rate_1h", goal.burn_rate_1h()},
+          {"met_seconds", goal.met_seconds()},
+          {"missed_seconds", goal.missed_seconds()},
+          {"missed_in_seconds",
+           goal.has_missed_in_seconds() ? Json(goal.missed_in_seconds()) : Json()}};
+}
+
 Json ToJson(const v1::JobStatus& job) {
   return {{"job", job.job()},
           {"name", job.name()},
@@ -168,6 +185,7 @@ Json ToJson(const v1::JobStatus& job) {
           {"records", ToList(job.records())},
           {"training_servers", job.training_servers()},
           {"recoveries", ToJson(job.recoveries())},
+          {"goals", ToList(job.goals())},
           {"events", ToList(job.events())},
           {"members", ToList(job.members())},
           {"server_phases", ToList(job.server_phases())}};

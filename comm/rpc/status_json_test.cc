@@ -146,6 +146,7 @@ TEST(StatusAsJson, LeavesNothingOut) {
   v1::JobStatus& job = *reply.add_jobs();
   job.add_members();
   job.add_backups();
+  job.add_goals();
   reply.add_servers()->set_lost_seconds(1);
   const auto json = nlohmann::json::parse(StatusAsJson(reply));
   const auto expect_all = [](const google::protobuf::Message& message,
@@ -160,6 +161,7 @@ TEST(StatusAsJson, LeavesNothingOut) {
   expect_all(job, json["jobs"][0]);
   expect_all(job.members(0), json["jobs"][0]["members"][0]);
   expect_all(job.backups(0), json["jobs"][0]["backups"][0]);
+  expect_all(job.goals(0), json["jobs"][0]["goals"][0]);
   expect_all(job.recoveries(), json["jobs"][0]["recoveries"]);
   job.add_records();
   expect_all(job.records(0).progress(),

@@ -11,6 +11,7 @@
 #include "prometheus/family.h"
 #include "prometheus/gauge.h"
 #include "prometheus/registry.h"
+#include "server/admin/goal_metrics.h"
 #include "server/admin/traffic_series.h"
 #include "server/coordinator/reasons.h"
 
@@ -85,7 +86,8 @@ struct JobMetrics::Families {
                                     "Changes of a job's epoch, by cause.")),
         gradient_bytes(CounterFamily(
             registry, "syncline_gradient_bytes_total",
-            "Bytes of gradients that workers pushed: in FP32, and on the wire.")) {
+            "Bytes of gradients that workers pushed: in FP32, and on the wire.")),
+        goals(registry) {
     for (size_t i = 0; i < gauges.size(); ++i) {
       gauges[i] = &GaugeFamily(registry, kGauges[i].name, kGauges[i].help);
     }
@@ -100,11 +102,13 @@ struct JobMetrics::Families {
   Family<Counter>& checkpoints;
   Family<Counter>& epoch_changes;
   Family<Counter>& gradient_bytes;
+  GoalFamilies goals;
 };
 
 // Of one job; they end with this.
 struct JobMetrics::Series {
-  Series(Families& of, const JobView& job) : families(of), name(job.name) {
+  Series(Families& of, const JobView& job)
+      : families(of), name(job.name), goals(of.goals, job.name) {
     for (size_t i = 0; i < counters.size(); ++i) {
       counters[i] = &families.counters[i]->Add(Labels());
     }
@@ -152,6 +156,7 @@ struct JobMetrics::Series {
     for (size_t i = 0; i < counters.size(); ++i) {
       GrowTo(*counters[i], kCounters[i].value(job).value_or(0));
     }
+    goals.Show(job.goals);
     staleness->Set(static_cast<double>(job.staleness));
     GrowTo(*written, static_cast<double>(job.checkpoint.written));
     GrowTo(*failed, static_cast<double>(job.checkpoint.failed));
@@ -174,6 +179,7 @@ struct JobMetrics::Series {
   std::array<Counter*, kCauses.size()> epoch_changes = {};
   Counter* raw = nullptr;
   Counter* wire = nullptr;
+  GoalSeries goals;
 };
 
 JobMetrics::JobMetrics(prometheus::Registry& registry)

@@ -85,6 +85,38 @@ TEST_F(JobMetricsTest, OfTwoJobsNeverMixAndEndWithTheirs) {
   EXPECT_THAT(Shown(), HasSubstr("skipped_steps_total{job_name=\"resnet\"} 1\n"));
 }
 
+TEST_F(JobMetricsTest, OfGoalsComeAndGoWithThem) {
+  JobView job = Job(1, "bert");
+  metrics_.Show({.jobs = {job}});
+  EXPECT_THAT(Shown(), Not(HasSubstr("syncline_goal_limit{")));
+  job.goals = {{.goal = {GoalKind::kStepP95, 150},
+                .now = 163,
+                .budget = 0.01,
+                .budget_left = 0.25,
+                .burn_rate_5m = 12,
+                .burn_rate_1h = 0.75,
+                .met_seconds = 300,
+                .missed_seconds = 27,
+                .missed_in = absl::Minutes(9)}};
+  metrics_.Show({.jobs = {job}});
+  for (const char* line :
+       {"syncline_goal_limit{goal=\"step_p95_ms\",job_name=\"bert\"} 150\n",
+        "syncline_goal_value{goal=\"step_p95_ms\",job_name=\"bert\"} 163\n",
+        "syncline_goal_budget_left_ratio{goal=\"step_p95_ms\",job_name=\"bert\"} 0.25\n",
+        "syncline_goal_will_be_missed{goal=\"step_p95_ms\",job_name=\"bert\"} 1\n"}) {
+    EXPECT_THAT(Shown(), HasSubstr(line));
+  }
+  EXPECT_THAT(Shown(), HasSubstr("window=\"5m\"} 12\n"));
+  EXPECT_THAT(Shown(), HasSubstr("window=\"1h\"} 0.75\n"));
+  EXPECT_THAT(Shown(), HasSubstr("result=\"missed\"} 27\n"));
+  job.goals[0].missed_seconds = 5;  // other goals
+  metrics_.Show({.jobs = {job}});
+  EXPECT_THAT(Shown(), HasSubstr("result=\"missed\"} 5\n"));
+  job.goals.clear();
+  metrics_.Show({.jobs = {job}});
+  EXPECT_THAT(Shown(), Not(HasSubstr("syncline_goal_limit{")));
+}
+
 TEST_F(JobMetricsTest, OfASuccessorOfTheSameNameBeginAnew) {
   metrics_.Show({.jobs = {Job(1, "bert")}});
   JobView next = Job(2, "bert");

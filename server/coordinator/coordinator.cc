@@ -346,6 +346,7 @@ void Coordinator::Impl::OnTick() {
   declarations_.Tick(now_, used, outputs_);
   for (const ConnectionId connection : declarations_.WhoWaits()) MaybeAdmit(connection);
   ForgetFinishedJobs();
+  WatchGoals();
 }
 
 void Coordinator::Impl::ForgetFinishedJobs() {
@@ -457,6 +458,7 @@ CoordinatorView Coordinator::Impl::View(absl::Duration now) const {
   }
   for (const auto& [name, job] : jobs_) {
     JobView& shown = view.jobs.emplace_back(job->View(now, lost));
+    shown.goals = ViewGoals(shown.job, now);
     if (!job->IsOver() && !job->HasServers()) {
       shown.attached_servers = static_cast<uint32_t>(ServersAttached());
     }

@@ -30,6 +30,7 @@
 #include "absl/time/time.h"
 #include "comm/base/patience.h"
 #include "comm/base/secret_key.h"
+#include "comm/base/step_durations.h"
 #include "comm/base/step_phases.h"
 #include "comm/base/timeouts.h"
 #include "comm/transport/tcp/member_key.h"
@@ -153,6 +154,8 @@ struct Heartbeat {
   absl::Duration silent = {};          // of servers: an engine did not answer for so long
   std::vector<JobProgress> jobs = {};  // of servers
   WorkerPhases phases = {};            // of workers
+  uint64_t samples = 0;                // likewise
+  StepDurations durations = {};        // likewise
 };
 struct Leave {
   std::string why = {};  // of workers: the error behind it; empty: none
@@ -228,6 +231,10 @@ struct UpdateJob {
   OptionValues optimizer = {};  // new values; others stay
   std::optional<NamedOptions> schedule = std::nullopt;
   std::optional<NamedOptions> mode = std::nullopt;  // mode_change.h
+  std::optional<std::string> goals = std::nullopt;  // comm/job/goals.h
+
+  // Goals alone change nothing that servers and workers know.
+  bool IsOfTraining() const { return !optimizer.empty() || schedule || mode; }
 };
 // A checkpoint of a running job.
 struct CreateCheckpoint {

@@ -1,6 +1,7 @@
 // The coordinator's parts, for the files that implement it: coordinator.cc,
 // coordinator_admission.cc for how workers come to their jobs, coordinator_drain.cc for
-// servers that are to end, and coordinator_restore.cc for what outlives it.
+// servers that are to end, coordinator_goals.cc for what jobs are meant to reach, and
+// coordinator_restore.cc for what outlives it.
 #pragma once
 
 #include <map>
@@ -11,6 +12,7 @@
 
 #include "server/coordinator/coordinator.h"
 #include "server/coordinator/declarations.h"
+#include "server/coordinator/goal_watch.h"
 #include "server/coordinator/growing_numbers.h"
 #include "server/coordinator/job.h"
 #include "server/coordinator/job_record.h"
@@ -127,6 +129,8 @@ class Coordinator::Impl {
   std::optional<absl::Status> Fits(const std::shared_ptr<const DeclaredJob>& declared);
   void BeginJobs();
   void ForgetFinishedJobs();
+  void WatchGoals();
+  std::vector<GoalView> ViewGoals(uint32_t job, absl::Duration now) const;
   void ForgetUnusedNames();
   // Those that take places, by number.
   std::vector<JobServer> AttachedServers() const;
@@ -147,6 +151,11 @@ class Coordinator::Impl {
   std::map<std::string, std::unique_ptr<Job>> jobs_;
   std::map<ConnectionId, Speaker> speakers_;
   Declarations declarations_;
+  struct Watched {
+    std::string goals;
+    GoalWatch watch;
+  };
+  std::map<uint32_t, Watched> watched_;  // jobs that have goals
 
   // Of the Apply under way.
   absl::Duration now_;

@@ -104,7 +104,7 @@ class DeclaredSpecs {
     absl::StrAppend(&bytes, training.nonfinite_steps == NonfiniteSteps::kSkip, ";",
                     training.accumulate_steps, ";",
                     training.aggregation == Aggregation::kArrival, ";",
-                    Written(training.mode), ";");
+                    Written(training.mode), ";", spec.settings.goals, ";");
     for (const TensorSpec& tensor : spec.tensors) {
       absl::StrAppend(&bytes, tensor.name, "[", absl::StrJoin(tensor.shape, ","), "]",
                       tensor.group.learning_rate_scale, Written(tensor.group.options),

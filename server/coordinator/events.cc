@@ -9,10 +9,11 @@ namespace syncline {
 namespace {
 
 // By EventKind.
-constexpr std::array<std::string_view, 14> kNames = {
-    "join",       "leave",    "death", "exit",   "epoch",  "settings", "codec",
-    "checkpoint", "recovery", "stall", "server", "backup", "end",      "coordinator"};
-static_assert(kNames.size() == static_cast<size_t>(EventKind::kCoordinator) + 1);
+constexpr std::array<std::string_view, 15> kNames = {
+    "join",     "leave",  "death",      "exit",        "epoch",
+    "settings", "codec",  "checkpoint", "recovery",    "stall",
+    "server",   "backup", "end",        "coordinator", "goal"};
+static_assert(kNames.size() == static_cast<size_t>(EventKind::kGoal) + 1);
 
 }  // namespace
 

@@ -30,6 +30,7 @@ enum class EventKind : uint8_t {
   kBackup,       // a backup is lost, or there again
   kEnd,          // of the job
   kCoordinator,  // it was started
+  kGoal,         // one is missed, is met again, or will be missed (goal_watch.h)
 };
 
 // "join" and so on: what JSON and labels of metrics have. They never change.

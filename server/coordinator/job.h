@@ -74,8 +74,7 @@ class Job {
   void OnBarrier(uint32_t rank, uint64_t barrier, CoordinatorOutputs& outputs);
   void OnDisconnected(uint32_t rank, absl::Duration now);
   void OnReturned(uint32_t rank, absl::Duration now);
-  // A job that has not begun, and whose workers have all lost their streams, does not
-  // stand in the way of another run of that name.
+  // One that has not begun, and whose workers' streams are all lost, is in nobody's way.
   void EndIfAbandoned(const std::string& run_id, CoordinatorOutputs& outputs);
   void OnConfigured(uint32_t server, uint64_t step, CoordinatorOutputs& outputs);
   // The job ends with this error, also when it runs already.
@@ -170,12 +169,12 @@ class Job {
   void Begin(const std::vector<JobServer>& servers,
              const absl::StatusOr<std::shared_ptr<const JobPlacement>>& placement,
              CoordinatorOutputs& outputs);
-  // Says to this worker alone for whom it waits, if it does. The others hear it at a
-  // Tick: telling all of them at each hello would be quadratic.
+  // Says to this worker alone for whom it waits, if it does. Others hear it at a Tick.
   void TellNewcomer(uint32_t rank, absl::Duration now, size_t servers_attached,
                     CoordinatorOutputs& outputs);
 
   uint32_t id() const { return id_; }
+  const std::string& goals() const { return spec_.settings.goals; }
   // What the first worker declared. Null once it is over.
   const std::shared_ptr<const DeclaredJob>& declared() const { return declared_; }
   bool IsOver() const { return phase_ == Phase::kOver; }
@@ -305,6 +304,7 @@ class Job {
   void RepeatDecision(CoordinatorOutputs& outputs);
   bool HasQuorum() const { return spec_.training.sync().has_quorum(); }
   absl::Status PlanFor(uint64_t staleness, const ServerMemories& memory);
+  std::string SetGoals(const std::string& goals, CoordinatorOutputs& outputs);
   std::optional<uint64_t> StalenessInForce() const;  // of mode ssp
   void ListTrainingShards();
   void TakeClosed(const HeldJob& held, uint32_t server);

@@ -214,6 +214,9 @@ absl::StatusOr<JobRecord> RecordFrom(const Json& json) {
   record.scaler = settings.loss_scaler;
   record.skipped = settings.skipped_steps;
   Read(json.at("servers"), record.servers);
+  if (json.contains("goals")) {  // older records have none
+    record.goals = absl::HexStringToBytes(json.at("goals").get<std::string>());
+  }
   if (json.contains("decision")) {
     record.decision = DecisionFrom(json.at("decision"), record.id);
   }
@@ -239,6 +242,7 @@ std::string WriteJobRecord(const JobRecord& record) {
                {"digest", Hex(record.digest)},
                {"epoch", ToJson(record.epoch, record)},
                {"settings", Written(record.training, record)},
+               {"goals", Hex(record.goals)},
                {"update_is_due", record.update_is_due},
                {"decided", record.decided},
                {"step", record.step},

@@ -45,6 +45,7 @@ struct JobRecord {
   std::string digest = {};  // of its declaration
   RecordedEpoch epoch = {};
   TrainingSettings training = {};  // with the last update
+  std::string goals = "none";      // likewise
   bool update_is_due = false;      // which no epoch has brought yet
   // As they were then; servers know better.
   LossScalerState scaler = {};

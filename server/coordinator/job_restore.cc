@@ -34,6 +34,7 @@ JobRecord Job::ToRecord() const {
                       .digest = declared_->declaration.digest,
                       .epoch = begun_,
                       .training = spec_.training,
+                      .goals = spec_.settings.goals,
                       .update_is_due = next_training_ || brings_update,
                       .scaler = decisions_.scaling().scaler,
                       .skipped = decisions_.scaling().skipped,
@@ -85,6 +86,7 @@ void Job::Take(const JobRecord& record, std::shared_ptr<const JobPlacement> plac
   is_recorded_ = true;
   begun_ = record.epoch;
   spec_.training = record.training;
+  spec_.settings.goals = record.goals;
   plan_ = PlanOf(spec_.training);
   if (record.update_is_due) next_training_ = record.training;
   decisions_.Resume(record.decided, {record.scaler, record.skipped});

@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "comm/base/status.h"
+#include "comm/job/goals.h"
 #include "server/coordinator/job.h"
 #include "server/coordinator/mode_change.h"
 
@@ -69,6 +70,13 @@ std::optional<uint64_t> Job::StalenessInForce() const {
 absl::StatusOr<ChangedSettings> Job::Update(const UpdateJob& update,
                                             const ServerMemories& memory,
                                             CoordinatorOutputs& outputs) {
+  if (update.goals) SYNCLINE_RETURN_IF_ERROR(ParseGoals(*update.goals).status());
+  if (update.goals && !update.IsOfTraining()) {
+    ChangedSettings changed = {.epoch = shown_epoch_};
+    const std::string change = SetGoals(*update.goals, outputs);
+    if (!change.empty()) changed.changes.push_back(change);
+    return changed;
+  }
   SYNCLINE_RETURN_IF_ERROR(CheckRuns());
   TrainingSettings next = spec_.training;
   next.optimizer.options = Merge(next.optimizer.options, update.optimizer);
@@ -93,9 +101,25 @@ absl::StatusOr<ChangedSettings> Job::Update(const UpdateJob& update,
   Store(outputs);
   MaybeChangeEpoch(outputs);
   // Either it has begun, or it follows the one under way.
-  return ChangedSettings{
+  ChangedSettings changed = {
       .epoch = counters_.epochs.Of(spec_.name) + (next_training_ ? 1 : 0),
       .changes = ChangesSince(before)};
+  const std::string goals = update.goals ? SetGoals(*update.goals, outputs) : "";
+  if (!goals.empty()) changed.changes.push_back(goals);
+  return changed;
+}
+
+// At once: no step depends on them. Empty when they are the same.
+std::string Job::SetGoals(const std::string& goals, CoordinatorOutputs& outputs) {
+  const std::string before = CanonicalGoals(spec_.settings.goals);
+  spec_.settings.goals = CanonicalGoals(goals);
+  if (spec_.settings.goals == before) return "";
+  const std::string change =
+      absl::StrCat("goals from ", before, " to ", spec_.settings.goals);
+  outputs.push_back(LogReason{absl::StrCat("job '", spec_.name, "': ", change)});
+  Say({.kind = EventKind::kSettings, .what = change}, outputs);
+  Store(outputs);
+  return change;
 }
 
 }  // namespace syncline

@@ -131,7 +131,9 @@ JobView Job::View(absl::Duration now, const LostServers& lost) const {
                             .heartbeat_age = now - heard_at,
                             .left_out = worker.left_out,
                             .compression = worker.beat.compression,
-                            .phases = worker.beat.phases});
+                            .phases = worker.beat.phases,
+                            .samples = worker.beat.samples,
+                            .durations = worker.beat.durations});
   }
   ViewServers(view, lost);
   ViewProgress(view);

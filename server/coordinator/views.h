@@ -8,7 +8,9 @@
 #include <vector>
 
 #include "absl/time/time.h"
+#include "comm/base/step_durations.h"
 #include "comm/base/step_phases.h"
+#include "comm/job/goals.h"
 
 namespace syncline {
 
@@ -51,6 +53,8 @@ struct MemberView {
   uint64_t left_out = 0;  // steps that a quorum made without it
   CompressionFigures compression = {};
   WorkerPhases phases = {};
+  uint64_t samples = 0;          // that it has contributed
+  StepDurations durations = {};  // of its steps
 };
 struct LossPoint {
   uint64_t step = 0;
@@ -103,6 +107,19 @@ struct RecoveryView {
   absl::Duration last_took = {};
   absl::Duration last_age = {};
 };
+// How a job keeps to one of its goals (goal_watch.h).
+struct GoalView {
+  Goal goal = {};
+  std::optional<double> now = std::nullopt;  // in the last window; none: none is over
+  bool is_missed = false;                    // of late, for some windows in a row
+  double budget = 0;                         // share of the last hour that may be missed
+  double budget_left = 1;                    // of it, 0 to 1
+  double burn_rate_5m = 0;                   // missed time over what the budget allows
+  double burn_rate_1h = 0;
+  double met_seconds = 0;  // since it is watched
+  double missed_seconds = 0;
+  std::optional<absl::Duration> missed_in = std::nullopt;  // as its trend is
+};
 struct JobView {
   uint32_t job = 0;
   std::string name = {};
@@ -137,6 +154,7 @@ struct JobView {
   uint32_t training_servers = 0;  // that have trained blocks: so many have records
   RecoveryView recoveries = {};
   std::map<uint32_t, ServerPhases> server_phases = {};  // by server
+  std::vector<GoalView> goals = {};
 };
 struct CoordinatorView {
   std::vector<ServerView> servers = {};

@@ -118,6 +118,7 @@ UpdateJob FromProto(const v1::UpdateJobRequest& in) {
   UpdateJob update{.job = in.job(), .optimizer = ReadOptions(in.optimizer())};
   if (in.has_schedule()) update.schedule = ReadNamed(in.schedule());
   if (in.has_mode()) update.mode = ReadNamed(in.mode());
+  if (in.has_goals()) update.goals = in.goals();
   return update;
 }
 

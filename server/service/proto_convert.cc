@@ -8,6 +8,7 @@
 #include "absl/status/status.h"
 #include "comm/base/check.h"
 #include "comm/base/secret_key.h"
+#include "comm/rpc/figures_proto.h"
 #include "comm/rpc/phases_proto.h"
 #include "comm/transport/tcp/member_key.h"
 #include "server/service/backup_convert.h"
@@ -88,7 +89,9 @@ Heartbeat ReadBeat(const v1::Heartbeat& in) {
           .compression = FromProto(in.compression()),
           .silent = absl::Milliseconds(in.silent_ms()),
           .jobs = ProgressFromProto(in),
-          .phases = ReadPhases<WorkerPhases>(in.phases())};
+          .phases = ReadPhases<WorkerPhases>(in.phases()),
+          .samples = in.figures().samples(),
+          .durations = ReadDurations(in.figures())};
 }
 
 void WriteBeat(const Heartbeat& beat, v1::Heartbeat& out) {
@@ -99,6 +102,7 @@ void WriteBeat(const Heartbeat& beat, v1::Heartbeat& out) {
   out.set_silent_ms(absl::ToInt64Milliseconds(beat.silent));
   ProgressToProto(beat.jobs, out);
   WritePhases(beat.phases, *out.mutable_phases());
+  WriteFigures(beat.durations, beat.samples, *out.mutable_figures());
 }
 
 void WriteHello(const ServerHello& hello, v1::ServerHello& out) {

@@ -1,5 +1,7 @@
 #include "server/service/status_convert.h"
 
+#include <string>
+
 #include "absl/time/time.h"
 #include "comm/rpc/phases_proto.h"
 #include "server/service/checkpoint_convert.h"
@@ -61,6 +63,21 @@ void Write(const RecoveryView& recoveries, v1::RecoveryStatus& out) {
   out.set_last_age_seconds(absl::ToDoubleSeconds(recoveries.last_age));
 }
 
+void Write(const GoalView& goal, v1::GoalStatus& out) {
+  out.set_goal(std::string(GoalName(goal.goal.kind)));
+  out.set_at_least(goal.goal.IsAtLeast());
+  out.set_limit(goal.goal.limit);
+  if (goal.now) out.set_now(*goal.now);
+  out.set_missed(goal.is_missed);
+  out.set_budget(goal.budget);
+  out.set_budget_left(goal.budget_left);
+  out.set_burn_rate_5m(goal.burn_rate_5m);
+  out.set_burn_rate_1h(goal.burn_rate_1h);
+  out.set_met_seconds(goal.met_seconds);
+  out.set_missed_seconds(goal.missed_seconds);
+  if (goal.missed_in) out.set_missed_in_seconds(absl::ToDoubleSeconds(*goal.missed_in));
+}
+
 void Write(const JobView& job, v1::JobStatus& out) {
   out.set_job(job.job);
   out.set_name(job.name);
@@ -86,6 +103,7 @@ void Write(const JobView& job, v1::JobStatus& out) {
   for (const LossPoint& point : job.loss_curve) Write(point, *out.add_loss_curve());
   for (const MemberView& member : job.members) Write(member, *out.add_members());
   for (const BackupView& backup : job.backups) Write(backup, *out.add_backups());
+  for (const GoalView& goal : job.goals) Write(goal, *out.add_goals());
   Write(job.recoveries, *out.mutable_recoveries());
   for (const auto& [server, progress] : job.records) {
     v1::RecordStatus& written = *out.add_records();

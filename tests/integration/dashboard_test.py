@@ -102,6 +102,25 @@ class Dashboard(Browsed):
                          [40, "Of the other servers all steps below 44 are in the backups.", "Server 0's backup is with server 1 (b).",
                           "Server 1 has no backup: gone"])  # fmt: skip
 
+    def test_goals_say_what_is_met_and_what_may_be_missed_still(self):
+        self.browser.open(f"http://{self.admin}/")
+        self.browser.await_page(lambda page: page.words.get("connection") == "live")
+
+        def shown(**goal):
+            goal = {"goal": "step_p95_ms", "at_least": False, "limit": 150, "now": 132.25, "missed": False, "budget_left": 1, "burn_rate_5m": 0,
+                    "missed_in_seconds": None, **goal}
+            return self.browser.value(f"""import('/goals.js').then(({{showGoals}}) => {{
+                const list = document.createElement('ul'), section = document.createElement('section');
+                showGoals(section, list, {{goals: [{json.dumps(goal)}]}});
+                return [section.hidden, ...[...list.querySelectorAll('p')].map((line) => line.textContent)];
+            }})""")
+
+        self.assertEqual(shown(), [False, "Step time, 95 of 100met", "132.3 ms at most 150 ms", "100 % of the hour's budget left"])
+        self.assertEqual(shown(missed=True, budget_left=0, burn_rate_5m=22.4, now=163)[1:],
+                         ["Step time, 95 of 100missed", "163 ms at most 150 ms", "the hour's budget is spent, burns 22.4 times as fast as it may"])
+        self.assertEqual(shown(missed_in_seconds=540)[1], "Step time, 95 of 100missed in 9 min")
+        self.assertEqual(shown(now=None)[1:3], ["Step time, 95 of 100no figure yet", "– at most 150 ms"])
+
     def test_where_no_stream_comes_through_it_asks(self):
         worker = self.worker(0, 1, "--steps", "100000", "--step-ms", "50", job=JOB)
         worker.await_line(r"^step 20$")

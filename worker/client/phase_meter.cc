@@ -16,6 +16,8 @@ void PhaseMeter::Begin() {
   has_begun_ = true;
   since_ = clock_.Now();
   sums_ = {};
+  durations_ = {};
+  stepped_at_.reset();
 }
 
 // What lasted until now.
@@ -60,7 +62,11 @@ void PhaseMeter::Step(uint64_t next) {
   step_ = next_;
   next_ = next;
   has_landed_ = false;
-  if (has_begun_) ++sums_.steps;
+  if (!has_begun_) return;
+  ++sums_.steps;
+  const absl::Duration now = clock_.Now();
+  if (stepped_at_) durations_.Add(now - *stepped_at_);
+  stepped_at_ = now;
 }
 
 // The program may still have to wake up.
@@ -70,6 +76,11 @@ void PhaseMeter::Landed() {
   if (waits_ > 0 || step_ == next_) return;
   Close();
   step_ = next_;
+}
+
+StepDurations PhaseMeter::durations() const {
+  absl::MutexLock lock(&mutex_);
+  return durations_;
 }
 
 WorkerPhases PhaseMeter::sums() const {

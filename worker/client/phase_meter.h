@@ -12,10 +12,13 @@
 // Thread-safe, but for Exchange, which one thread calls.
 #pragma once
 
+#include <optional>
+
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "comm/base/env.h"
+#include "comm/base/step_durations.h"
 #include "comm/base/step_phases.h"
 #include "comm/base/trace_recorder.h"
 
@@ -39,6 +42,8 @@ class PhaseMeter {
   // All that was pushed is answered with weights.
   void Landed() ABSL_LOCKS_EXCLUDED(mutex_);
   WorkerPhases sums() const ABSL_LOCKS_EXCLUDED(mutex_);
+  // From one Step to the next.
+  StepDurations durations() const ABSL_LOCKS_EXCLUDED(mutex_);
 
   // While it lives a thread of the program waits.
   class Wait {
@@ -82,6 +87,8 @@ class PhaseMeter {
   WorkerPhase program_ ABSL_GUARDED_BY(mutex_) = WorkerPhase::kCompute;
   absl::Duration since_ ABSL_GUARDED_BY(mutex_) = absl::ZeroDuration();
   WorkerPhases sums_ ABSL_GUARDED_BY(mutex_);
+  StepDurations durations_ ABSL_GUARDED_BY(mutex_);
+  std::optional<absl::Duration> stepped_at_ ABSL_GUARDED_BY(mutex_);
   TraceTrack* track_ ABSL_GUARDED_BY(mutex_) = nullptr;
   uint32_t job_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t step_ ABSL_GUARDED_BY(mutex_) = 0;  // the present one

@@ -56,6 +56,22 @@ TEST_F(PhaseMeterTest, PhasesAreAllOfTheTimeSinceItBegan) {
   EXPECT_NEAR(1e3 * sums[WorkerPhase::kCompute], 190, 1e-9);
 }
 
+TEST_F(PhaseMeterTest, DurationsGoFromOneStepToTheNext) {
+  meter_.Step();
+  Pass(1000);
+  meter_.Begin();
+  Pass(500);
+  meter_.Step();
+  EXPECT_EQ(meter_.durations().total(), 0u) << "the first has nothing before it";
+  for (const int milliseconds : {10, 10, 100}) {
+    Pass(milliseconds);
+    meter_.Step();
+  }
+  EXPECT_EQ(meter_.durations().total(), 3u);
+  EXPECT_NEAR(absl::ToDoubleMilliseconds(*meter_.durations().Quantile(0.5)), 10, 0.4);
+  EXPECT_NEAR(absl::ToDoubleMilliseconds(*meter_.durations().Quantile(1)), 100, 4);
+}
+
 TEST_F(PhaseMeterTest, NothingCountsBeforeItBegins) {
   {
     const PhaseMeter::Wait wait(meter_);

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "comm/base/failure.h"
+#include "comm/rpc/figures_proto.h"
 #include "comm/rpc/phases_proto.h"
 #include "worker/client/session_impl.h"
 
@@ -126,6 +127,7 @@ v1::MemberMessage Session::Impl::Beat() {
     beat.set_bytes(stats.progress_bytes);
     beat.set_waiting(waiters_ > 0);
     WritePhases(phases_.sums(), *beat.mutable_phases());
+    WriteFigures(phases_.durations(), samples_, *beat.mutable_figures());
     v1::CompressionFigures& compression = *beat.mutable_compression();
     compression.set_pushed_values(stats.pushed_values);
     compression.set_pushed_value_bytes(stats.pushed_value_bytes);

@@ -257,6 +257,8 @@ class Session::Impl {
   // have not begun it.
   uint64_t step_ ABSL_GUARDED_BY(mutex_) = 0;
   size_t to_begin_ ABSL_GUARDED_BY(mutex_) = 0;
+  uint64_t samples_ ABSL_GUARDED_BY(mutex_) = 0;       // of all steps
+  uint32_t step_samples_ ABSL_GUARDED_BY(mutex_) = 0;  // of the present one
   std::unique_ptr<v1::WorkerWelcome> welcome_ ABSL_GUARDED_BY(mutex_);
   v1::MemberMessage hello_ ABSL_GUARDED_BY(mutex_);
   // Once welcomed. The rest of it is known when it is needed.

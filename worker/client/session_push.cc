@@ -128,9 +128,11 @@ void Session::Impl::Contribute(TensorId id, ConstMemoryView gradient, uint32_t s
   MakeUnready(tensor);
   ++tensor.version;
   samples == 0 ? data_plane_->Skip(id) : data_plane_->Push(id, gradient, samples);
+  step_samples_ = std::max(step_samples_, samples);
   if (!tensor.keeps_pace() || --to_begin_ > 0) return;
   data_plane_->Flush();
   ++step_;
+  samples_ += std::exchange(step_samples_, 0);
   phases_.Step(step_);
   to_begin_ = static_cast<size_t>(std::ranges::count_if(tensors_, &Tensor::keeps_pace));
 }

@@ -3,6 +3,7 @@
 import {showAdvice} from "/advice.js";
 import {Chart} from "/chart.js";
 import {showDurability, stepOf} from "/durability.js";
+import {showGoals} from "/goals.js";
 import {Events} from "/events.js";
 import {Phases} from "/phases.js";
 import {Sparks} from "/spark.js";
@@ -243,6 +244,7 @@ function show(status) {
     showCharts(job, points);
     state.phases ??= new Phases(byId("phases"));
     state.phases.show(job, time);
+    showGoals(byId("goals"), byId("goals-list"), job);
     showAdvice(byId("advice"), byId("advice-list"), state.advice, job);
     showDurability(byId("durability"), byId("durability-list"), job, duration);
     showWorkers(job, time);

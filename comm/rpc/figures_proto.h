@@ -1,0 +1,29 @@
+// What a worker did so far (comm/base/step_durations.h) as a message. What a member sends is
+// not believed: parts that do not exist are left out.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "comm/base/step_durations.h"
+#include "proto/coordinator.pb.h"
+
+namespace syncline {
+
+inline void WriteFigures(const StepDurations& durations, uint64_t samples,
+                         v1::StepFigures& out) {
+  out.set_samples(samples);
+  for (const auto& [part, count] : durations.counts()) {
+    out.add_parts(part);
+    out.add_counts(count);
+  }
+}
+
+inline StepDurations ReadDurations(const v1::StepFigures& in) {
+  StepDurations::Counts counts;
+  const int known = std::min(in.parts_size(), in.counts_size());
+  for (int i = 0; i < known; ++i) counts[in.parts(i)] = in.counts(i);
+  return StepDurations(counts);
+}
+
+}  // namespace syncline

@@ -1,0 +1,53 @@
+// What a job is meant to reach, and what is left of the time in which it may be missed (docs/goals.md).
+
+const NAMES = {
+  samples_per_s: ["Samples a second", ""],
+  step_p95_ms: ["Step time, 95 of 100", " ms"],
+  participation: ["Workers in a step", ""],
+  wire_mb_per_step: ["Wire, a worker and step", " MB"],
+};
+
+const figure = (value) => value.toLocaleString("en", {maximumSignificantDigits: 4});
+
+function make(name, text, className) {
+  const made = document.createElement(name);
+  made.textContent = text;
+  if (className) made.className = className;
+  return made;
+}
+
+function stateOf(goal) {
+  if (goal.now === null) return ["no figure yet", ""];
+  if (goal.missed) return ["missed", "bad"];
+  if (goal.missed_in_seconds !== null) {
+    return [`missed in ${Math.max(1, Math.round(goal.missed_in_seconds / 60))} min`, "warn"];
+  }
+  return ["met", "good"];
+}
+
+// What burns is what was missed in the last five minutes.
+function budgetOf(goal) {
+  const left = Math.round(100 * goal.budget_left);
+  const what = goal.budget_left > 0 ? `${left} % of the hour's budget left` : "the hour's budget is spent";
+  return goal.burn_rate_5m > 0 ? `${what}, burns ${goal.burn_rate_5m.toFixed(1)} times as fast as it may` : what;
+}
+
+function cardOf(goal) {
+  const [name, unit] = NAMES[goal.goal] ?? [goal.goal, ""];
+  const [state, className] = stateOf(goal);
+  const card = document.createElement("li");
+  const top = make("p", "", "top");
+  top.append(make("span", name), make("span", state, `state ${className}`));
+  const now = make("p", goal.now === null ? "–" : `${figure(goal.now)}${unit}`, "now");
+  now.append(make("span", ` ${goal.at_least ? "at least" : "at most"} ${figure(goal.limit)}${unit}`));
+  const meter = document.createElement("meter");
+  Object.assign(meter, {min: 0, max: 1, low: 0.25, high: 0.5, optimum: 1, value: goal.budget_left});
+  meter.setAttribute("aria-label", `${name}: error budget left`);
+  card.append(top, now, meter, make("p", budgetOf(goal), "budget"));
+  return card;
+}
+
+export function showGoals(section, list, job) {
+  section.hidden = job.goals.length === 0;
+  list.replaceChildren(...job.goals.map(cardOf));
+}

@@ -11,7 +11,8 @@ import json
 import numbers
 import threading
 import time
-from typing import Any, NamedTuple, Optional
+from collections.abc import Iterable
+from typing import Any, Callable, NamedTuple, Optional, TypeVar
 
 from syncline import _group
 from syncline._gathering import Gathering, Place, number_of
@@ -21,6 +22,9 @@ from syncline.session import Session, only_session_or_none
 _PIECE_BYTES = 4 << 20
 _RECORD_BYTES = 2048  # what a rank says of its tensor, and of a piece of it
 _LONGEST_NAME = 200
+_PATIENCE_S = 60.0
+
+_Result = TypeVar("_Result")
 
 _gathering = Gathering()
 _lock = threading.Lock()
@@ -51,20 +55,35 @@ def assert_equal(tensor: Any, tolerance: float = 0.0, *, name: str = "tensor", t
         place, step = _place(session)
         if place.ranks == 1:
             return
-        deadline = time.monotonic() + timeout
-        comparison = _Comparison(place, step, _Compared(name[:_LONGEST_NAME], values, tolerance), deadline)
-        try:
-            comparison.run(_gathering.group(place, deadline))
-        except NotEqual:
-            raise
-        except Error as error:
-            _gathering.drop()
-            again = type(error)(f"assert_equal({name!r}){comparison.at_step}: {error}")
-            again.rank, again.exit_code = error.rank, error.exit_code
-            raise again from error
-        except BaseException:  # Ctrl-C in the middle: the others are told
-            _gathering.drop()
-            raise
+        comparison = _Comparison(place, step, _Compared(name[:_LONGEST_NAME], values, tolerance), time.monotonic() + timeout)
+        _meet(comparison, comparison.run)
+
+
+def gather_number(number: Optional[float], name: str, session: Session) -> list[Optional[float]]:
+    """What all ranks have at this step, by rank; each calls it. A rank that does not come is an error, as of assert_equal."""
+    with _lock:
+        place, step = _place(session)
+        if place.ranks == 1:
+            return [number]
+        # JSON, so that all have the same bits.
+        comparison = _Comparison(place, step, _Compared(name, None, 0.0), time.monotonic() + _PATIENCE_S)
+        return _meet(comparison, lambda group: comparison.gather(group, number))
+
+
+def _meet(comparison: _Comparison, call: Callable[[_group.Group], _Result]) -> _Result:
+    """Calls it with the group of all ranks. Whatever goes wrong there, all of them hear of it."""
+    try:
+        return call(_gathering.group(comparison.place, comparison.deadline))
+    except NotEqual:
+        raise
+    except Error as error:
+        _gathering.drop()
+        again = type(error)(f"assert_equal({comparison.name!r}){comparison.at_step}: {error}")
+        again.rank, again.exit_code = error.rank, error.exit_code
+        raise again from error
+    except BaseException:  # Ctrl-C in the middle: the others are told
+        _gathering.drop()
+        raise
 
 
 def _place(session: Optional[Session]) -> tuple[Place, Optional[int]]:
@@ -113,27 +132,36 @@ class _Comparison:
     """One call of assert_equal. All ranks see the same records, and so come to the same end."""
 
     def __init__(self, place: Place, step: Optional[int], what: _Compared, deadline: float) -> None:
-        self._place, self._step, self._deadline = place, step, deadline
-        self._name, self._values, self._tolerance = what
-        self._bytes = self._values.numel() * self._values.element_size()
+        self.place, self._step, self.deadline = place, step, deadline
+        self.name, self._values, self._tolerance = what
 
     @property
     def at_step(self) -> str:
         return "" if self._step is None else f" at step {self._step}"
 
     def run(self, group: _group.Group) -> None:
-        digest = hashlib.blake2b(ctypes.string_at(self._values.data_ptr(), self._bytes), digest_size=16).hexdigest()
+        count = self._values.numel() * self._values.element_size()
+        digest = hashlib.blake2b(ctypes.string_at(self._values.data_ptr(), count), digest_size=16).hexdigest()
         said = self._exchange(group, {
-            "name": self._name, "shape": list(self._values.shape), "dtype": str(self._values.dtype).replace("torch.", ""),
+            "name": self.name, "shape": list(self._values.shape), "dtype": str(self._values.dtype).replace("torch.", ""),
             "tolerance": self._tolerance, "step": self._step, "digest": digest})
+        self._check_same(said, ("step", "name", "shape", "dtype", "tolerance"))
+        if any(other["digest"] != said[0]["digest"] for other in said):
+            self._find(group)
+
+    def gather(self, group: _group.Group, number: Optional[float]) -> list[Optional[float]]:
+        said = self._exchange(group, {"name": self.name, "step": self._step, "number": number})
+        self._check_same(said, ("step", "name"))
+        return [other["number"] for other in said]
+
+    def _check_same(self, said: list[Any], fields: Iterable[str]) -> None:
         first = said[0]
         for rank, other in enumerate(said):
-            for what in ("step", "name", "shape", "dtype", "tolerance"):
-                if other[what] != first[what]:
-                    self._name, self._step = first["name"], first["step"]  # all ranks say the same
-                    raise self._error(rank, None, f"rank {rank} compares one of {what} {other[what]}, rank 0 one of {first[what]}")
-        if any(other["digest"] != first["digest"] for other in said):
-            self._find(group)
+            for what in fields:
+                # A record of another kind of call may lack the field.
+                if other.get(what) != first.get(what):
+                    self.name, self._step = first["name"], first["step"]  # all ranks say the same
+                    raise self._error(rank, None, f"rank {rank} compares one of {what} {other.get(what)}, rank 0 one of {first.get(what)}")
 
     def _find(self, group: _group.Group) -> None:
         flat = self._values.reshape(-1)
@@ -160,17 +188,17 @@ class _Comparison:
                                            f"(tolerance {self._tolerance:g}){others}")
 
     def _error(self, rank: int, index: Optional[tuple[int, ...]], what: str) -> NotEqual:
-        error = NotEqual(f"tensor {self._name!r} differs between ranks{self.at_step}: {what}")
-        error.rank, error.tensor, error.index, error.step = rank, self._name, index, self._step
+        error = NotEqual(f"tensor {self.name!r} differs between ranks{self.at_step}: {what}")
+        error.rank, error.tensor, error.index, error.step = rank, self.name, index, self._step
         return error
 
     def _exchange(self, group: _group.Group, record: dict[str, Any]) -> list[Any]:
         """What all ranks say, by rank."""
         own = json.dumps(record).encode()
         if len(own) > _RECORD_BYTES:
-            raise InvalidArgument(f"assert_equal({self._name!r}): the name or the shape is too long: {len(own)} bytes")
+            raise InvalidArgument(f"assert_equal({self.name!r}): the name or the shape is too long: {len(own)} bytes")
         given = ctypes.create_string_buffer(own.ljust(_RECORD_BYTES), _RECORD_BYTES)
-        taken = ctypes.create_string_buffer(self._place.ranks * _RECORD_BYTES)
+        taken = ctypes.create_string_buffer(self.place.ranks * _RECORD_BYTES)
         self._wait(group.start(
             _group.ALL_GATHER, input=ctypes.addressof(given), output=ctypes.addressof(taken), count=_RECORD_BYTES,
             timeout_ms=self._left_ms(), keeps=(given, taken)))
@@ -182,7 +210,7 @@ class _Comparison:
         handle.wait(self._left_ms() + 10_000)
 
     def _left_ms(self) -> int:
-        return max(1, int((self._deadline - time.monotonic()) * 1000))
+        return max(1, int((self.deadline - time.monotonic()) * 1000))
 
 
 def _first_difference(own: Any, reference: Any, tolerance: float) -> Optional[int]:

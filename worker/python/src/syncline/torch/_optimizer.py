@@ -15,7 +15,7 @@ from syncline.session import Option, Session
 from syncline.torch._groups import NOTES, Group, make_groups, merged, option_string
 from syncline.torch import _state
 from syncline.torch._anew import Meeting
-from syncline.torch._check import WeightCheck
+from syncline.torch._check import check_of
 from syncline.torch._exactly_once import ExactlyOnceSampler
 from syncline.torch._hooks import Hook, ReadHook
 from syncline.torch._host_place import is_wanted
@@ -52,7 +52,8 @@ class Optimizer(torch.optim.Optimizer):
     the same, as with DistributedDataParallel.
 
     `check="weights:every=100"` compares all ranks' weights after every 100th step, and raises syncline.NotEqual on all of them where
-    they differ: with the first rank, tensor and index, and the step (docs/pytorch.md).
+    they differ: with the first rank, tensor and index, and the step. `check="grad_norm:z=6"` likewise raises where the norm of a
+    rank's gradients is not as that of the others (docs/pytorch.md).
 
     `sampler` is a syncline.torch.elastic.ExactlyOnceSampler, for jobs whose workers come and go.
 
@@ -88,7 +89,7 @@ class Optimizer(torch.optim.Optimizer):
         self._settings = merged({
             "optimizer": f"{optimizer}:{settings}" if settings else optimizer, "push": push, "publish": publish,
             "schedule": schedule, "gradient": gradient, "loss_scaling": loss_scaling, "mode": mode}, session or {})
-        self._check = WeightCheck.of(check, self._settings.get("mode"))
+        self._check = check_of(check, self._settings)
         self._sampler = sampler
         if sampler is not None:
             self._settings = sampler.settings(self._settings)
@@ -287,6 +288,8 @@ class Optimizer(torch.optim.Optimizer):
                 weight.skipped()
         if self._sampler is not None:
             self._sampler.push(self.session)
+        if self._check is not None:
+            self._check.before_step(self.session, self._weights)
         for weight in self._weights:
             weight.end_step()
         self._has_stepped = True

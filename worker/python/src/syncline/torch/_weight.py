@@ -95,6 +95,11 @@ class Weight:
         self._pushed, self._pushed_version = gradient, gradient._version
         self.parameter.grad = self._sent
 
+    @property
+    def gradient(self) -> Optional[torch.Tensor]:
+        """What was pushed in this step; None: nothing yet."""
+        return self._pushed
+
     def end_step(self) -> None:
         """Takes the gradient that was pushed."""
         gradient = self.parameter.grad

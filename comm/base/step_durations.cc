@@ -19,6 +19,12 @@ uint32_t PartOf(absl::Duration duration) {
   return static_cast<uint32_t>(us >> shift) + (shift << kPartBits);
 }
 
+// What a member says is not believed to be a time.
+absl::Duration Bounded(absl::Duration sum) {
+  constexpr absl::Duration kMost = absl::Hours(24 * 36'500);
+  return std::clamp(sum, absl::ZeroDuration(), kMost);
+}
+
 double FirstMicrosecondOf(uint32_t part) {
   if (part < 2 * StepDurations::kParts) return part;
   const uint32_t shift = (part >> kPartBits) - 1;
@@ -28,16 +34,21 @@ double FirstMicrosecondOf(uint32_t part) {
 
 }  // namespace
 
-StepDurations::StepDurations(const Counts& counts) {
+StepDurations::StepDurations(const Counts& counts, absl::Duration sum)
+    : sum_(Bounded(sum)) {
   for (const auto& [part, count] : counts) {
     if (part < kAllParts && count > 0) counts_[part] = count;
   }
 }
 
-void StepDurations::Add(absl::Duration duration) { ++counts_[PartOf(duration)]; }
+void StepDurations::Add(absl::Duration duration) {
+  ++counts_[PartOf(duration)];
+  sum_ = Bounded(sum_ + Bounded(duration));
+}
 
 void StepDurations::Add(const StepDurations& others) {
   for (const auto& [part, count] : others.counts_) counts_[part] += count;
+  sum_ = Bounded(sum_ + others.sum_);
 }
 
 StepDurations StepDurations::Since(const StepDurations& earlier) const {
@@ -47,6 +58,7 @@ StepDurations StepDurations::Since(const StepDurations& earlier) const {
     const uint64_t known = before == earlier.counts_.end() ? 0 : before->second;
     if (count > known) later.counts_[part] = count - known;
   }
+  later.sum_ = Bounded(sum_ - earlier.sum_);
   return later;
 }
 

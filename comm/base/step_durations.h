@@ -28,8 +28,8 @@ class StepDurations {
   static constexpr uint32_t kAllParts = kParts * kDoublings;
 
   StepDurations() = default;
-  // Parts that do not exist are left out.
-  explicit StepDurations(const Counts& counts);
+  // Parts that do not exist are left out, and so is a sum that no steps can have.
+  StepDurations(const Counts& counts, absl::Duration sum);
 
   void Add(absl::Duration duration);
   void Add(const StepDurations& others);
@@ -37,12 +37,14 @@ class StepDurations {
   StepDurations Since(const StepDurations& earlier) const;
 
   uint64_t total() const;
+  absl::Duration sum() const { return sum_; }  // exact
   // None of no steps. `share` is from 0 to 1.
   std::optional<absl::Duration> Quantile(double share) const;
   const Counts& counts() const { return counts_; }
 
  private:
   Counts counts_;
+  absl::Duration sum_ = {};
 };
 
 }  // namespace syncline

@@ -45,6 +45,8 @@ TEST(StepDurations, TellLaterStepsFromEarlierOnes) {
   for (int i = 0; i < 5; ++i) durations.Add(absl::Milliseconds(100));
   const StepDurations later = durations.Since(earlier);
   EXPECT_EQ(later.total(), 5u);
+  EXPECT_EQ(later.sum(), absl::Milliseconds(500));
+  EXPECT_EQ(earlier.Since(durations).sum(), absl::ZeroDuration());
   EXPECT_GT(*later.Quantile(0.1), absl::Milliseconds(90));
   EXPECT_EQ(earlier.Since(durations).total(), 0u);
 }
@@ -67,7 +69,8 @@ TEST(StepDurations, TakeWhatIsOutOfRange) {
   for (const auto& [part, count] : durations.counts()) {
     EXPECT_LT(part, StepDurations::kAllParts);
   }
-  const StepDurations heard({{5, 2}, {StepDurations::kAllParts, 9}, {7, 0}});
+  const StepDurations heard({{5, 2}, {StepDurations::kAllParts, 9}, {7, 0}},
+                            absl::Microseconds(10));
   EXPECT_EQ(heard.total(), 2u);
 }
 

@@ -26,7 +26,7 @@ constexpr std::array<Known, kGoalKinds> kKnown = {{{"samples_per_s", 1e-3, 1e12}
                                                    {"step_p95_ms", 1e-3, 1e8},
                                                    {"participation", 1e-3, 1},
                                                    {"wire_mb_per_step", 1e-6, 1e9}}};
-constexpr Known kBudget = {"budget", 1e-4, 0.5};
+constexpr Known kBudget = {"budget", 1e-4, 0.1};
 
 absl::Status Wrong(absl::string_view part, absl::string_view why) {
   return absl::InvalidArgumentError(

@@ -74,7 +74,7 @@ TEST(Goals, ThatMakeNoSenseAreRefusedWithWhatIsAllowed) {
   EXPECT_THAT(Refusal("participation"), HasSubstr("is no goal"));
   EXPECT_THAT(Refusal("participation>=0.5,"), HasSubstr("is no goal"));
   EXPECT_THAT(Refusal("participation>=0.5,participation>=0.9"), HasSubstr("twice"));
-  EXPECT_THAT(Refusal("participation>=0.5,budget=1"), HasSubstr("to 0.5"));
+  EXPECT_THAT(Refusal("participation>=0.5,budget=1"), HasSubstr("to 0.1"));
   EXPECT_THAT(Refusal("budget=0.1"), HasSubstr("no goal"));
   EXPECT_THAT(Refusal(std::string(300, 'x')), HasSubstr("at most 256"));
 }

@@ -29,6 +29,8 @@ GoalFamilies::GoalFamilies(prometheus::Registry& registry)
                  "Share of a goal's error budget of the last hour that is left.")),
       burn_rate(Gauges(registry, "syncline_goal_burn_rate",
                        "Time in which a goal was missed over what its budget allows.")),
+      missed_windows(Gauges(registry, "syncline_goal_missed_windows",
+                            "Windows of time of the last hour that missed a goal.")),
       will_be_missed(Gauges(registry, "syncline_goal_will_be_missed",
                             "1 while a goal's trend leads to its limit within 15 min.")),
       seconds(prometheus::BuildCounter()
@@ -40,6 +42,7 @@ struct GoalSeries::OfGoal {
   OfGoal(const GoalFamilies& of, const prometheus::Labels& labels) : families(of) {
     limit = &families.limit.Add(labels);
     budget_left = &families.budget_left.Add(labels);
+    missed_windows = &families.missed_windows.Add(labels);
     will_be_missed = &families.will_be_missed.Add(labels);
     own = labels;
     const auto with = [&](const char* label, const char* word) {
@@ -56,6 +59,7 @@ struct GoalSeries::OfGoal {
     families.limit.Remove(limit);
     if (value != nullptr) families.value.Remove(value);
     families.budget_left.Remove(budget_left);
+    families.missed_windows.Remove(missed_windows);
     families.will_be_missed.Remove(will_be_missed);
     for (Gauge* one : {burn_5m, burn_1h}) families.burn_rate.Remove(one);
     for (Counter* one : {met, missed}) families.seconds.Remove(one);
@@ -75,6 +79,7 @@ struct GoalSeries::OfGoal {
     budget_left->Set(goal.budget_left);
     burn_5m->Set(goal.burn_rate_5m);
     burn_1h->Set(goal.burn_rate_1h);
+    missed_windows->Set(static_cast<double>(goal.missed_windows));
     will_be_missed->Set(goal.missed_in ? 1 : 0);
     GrowTo(*met, goal.met_seconds);
     GrowTo(*missed, goal.missed_seconds);
@@ -85,6 +90,7 @@ struct GoalSeries::OfGoal {
   Gauge* limit = nullptr;
   Gauge* value = nullptr;  // null: none yet
   Gauge* budget_left = nullptr;
+  Gauge* missed_windows = nullptr;
   Gauge* will_be_missed = nullptr;
   Gauge* burn_5m = nullptr;
   Gauge* burn_1h = nullptr;

@@ -1,4 +1,4 @@
-// The series of a job's goals (docs/goals.md), and the families that they are in: eight for
+// The series of a job's goals (docs/goals.md), and the families that they are in: nine for
 // each goal, of which there are four at most. For job_metrics.cc alone.
 //
 // Thread safety: none but that of prometheus-cpp.
@@ -24,6 +24,7 @@ struct GoalFamilies {
   prometheus::Family<prometheus::Gauge>& value;
   prometheus::Family<prometheus::Gauge>& budget_left;
   prometheus::Family<prometheus::Gauge>& burn_rate;
+  prometheus::Family<prometheus::Gauge>& missed_windows;
   prometheus::Family<prometheus::Gauge>& will_be_missed;
   prometheus::Family<prometheus::Counter>& seconds;
 };

@@ -95,6 +95,7 @@ TEST_F(JobMetricsTest, OfGoalsComeAndGoWithThem) {
                 .budget_left = 0.25,
                 .burn_rate_5m = 12,
                 .burn_rate_1h = 0.75,
+                .missed_windows = 3,
                 .met_seconds = 300,
                 .missed_seconds = 27,
                 .missed_in = absl::Minutes(9)}};
@@ -103,6 +104,7 @@ TEST_F(JobMetricsTest, OfGoalsComeAndGoWithThem) {
        {"syncline_goal_limit{goal=\"step_p95_ms\",job_name=\"bert\"} 150\n",
         "syncline_goal_value{goal=\"step_p95_ms\",job_name=\"bert\"} 163\n",
         "syncline_goal_budget_left_ratio{goal=\"step_p95_ms\",job_name=\"bert\"} 0.25\n",
+        "syncline_goal_missed_windows{goal=\"step_p95_ms\",job_name=\"bert\"} 3\n",
         "syncline_goal_will_be_missed{goal=\"step_p95_ms\",job_name=\"bert\"} 1\n"}) {
     EXPECT_THAT(Shown(), HasSubstr(line));
   }

@@ -16,6 +16,11 @@ void Coordinator::Impl::WatchGoals() {
   for (const auto& [name, job] : jobs_) {
     const std::string& goals = job->goals();
     if (goals == "none") continue;
+    // Jobs that are over are shown for a while, and do nothing any more.
+    if (job->IsOver() && watched_.contains(job->id())) {
+      watched_.at(job->id()).watch.End();
+      continue;
+    }
     auto watched = watched_.find(job->id());
     if (watched != watched_.end() && watched->second.goals != goals) {
       watched_.erase(watched);

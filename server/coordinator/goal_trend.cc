@@ -1,12 +1,15 @@
 #include "server/coordinator/goal_trend.h"
 
+#include <algorithm>
 #include <cmath>
+#include <utility>
 
 namespace syncline {
 namespace {
 
 constexpr double kSureErrors = 3;
 constexpr double kHalfErrors = 2;
+constexpr double kMostLasting = 0.9;
 
 // Least squares: value = mean + slope (seconds - mean_seconds).
 struct Line {
@@ -38,11 +41,18 @@ Line Fit(std::span<const TrendPoint> points) {
   }
   line.slope = xx > 0 ? xy / xx : 0;
   double residuals = 0;
+  double products = 0;  // of neighbours
+  double last = 0;
   for (const TrendPoint& point : points) {
     const double off = point.value - line.At(point.seconds);
     residuals += off * off;
+    products += off * std::exchange(last, off);
   }
-  const double variance = residuals / (n - 2);
+  // Noise that lasts over several windows (an AR(1) process with this coefficient) tells less
+  // than as many windows without it: n (1 - r) / (1 + r) of them.
+  const double r =
+      residuals > 0 ? std::clamp(products / residuals, 0.0, kMostLasting) : 0;
+  const double variance = residuals / (n - 2) * (1 + r) / (1 - r);
   line.slope_error = xx > 0 ? std::sqrt(variance / xx) : 0;
   line.mean_error = std::sqrt(variance / n);
   return line;

@@ -1,6 +1,8 @@
 #include "server/coordinator/goal_watch.h"
 
+#include <algorithm>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "gmock/gmock.h"
@@ -24,20 +26,17 @@ class Watched {
     for (uint32_t rank = 0; rank < workers; ++rank) {
       job_.members.push_back({.rank = rank, .incarnation = 1});
     }
-    Second(absl::Milliseconds(100));  // is seen
+    Seconds(11, absl::Milliseconds(100));  // is seen; the first window is not judged
   }
 
   // Steps of this length, for a second; an infinite one: none.
-  void Second(absl::Duration step) {
-    now_ += absl::Seconds(1);
-    for (MemberView& member : job_.members) {
-      for (absl::Duration t = step; t <= absl::Seconds(1); t += step) {
-        ++member.phases.steps;
-        if (member.name == "older") continue;
-        member.samples += 16;
-        member.bytes += 3'000'000;
-        member.durations.Add(step);
-      }
+  void Second(absl::Duration step) { Pass(absl::Seconds(1), step); }
+  void Pass(absl::Duration time, absl::Duration step) {
+    now_ += time;
+    const absl::Duration before = std::exchange(since_step_, since_step_ + time);
+    for (absl::Duration took = std::max(step, before); since_step_ >= took; took = step) {
+      since_step_ -= took;
+      for (MemberView& member : job_.members) Step(member, took);
     }
     ASSERT_TRUE(watch_.IsDue(now_));
     for (const GoalNews& news : watch_.Add(job_, now_)) news_.push_back(news.what);
@@ -53,9 +52,18 @@ class Watched {
   absl::Duration now() const { return now_; }
 
  private:
+  static void Step(MemberView& member, absl::Duration took) {
+    ++member.phases.steps;
+    if (member.name == "older") return;
+    member.samples += 16;
+    member.bytes += 3'000'000;
+    member.durations.Add(took);
+  }
+
   GoalWatch watch_;
   JobView job_;
   absl::Duration now_ = absl::Seconds(1000);
+  absl::Duration since_step_ = {};
   std::vector<std::string> news_;
 };
 
@@ -66,7 +74,7 @@ constexpr absl::Duration kNever = absl::InfiniteDuration();
 TEST(GoalWatch, MeasuresWhatTheJobDid) {
   Watched job(
       "samples_per_s>=1,step_p95_ms<=150,participation>=0.5,wire_mb_per_step<=10");
-  EXPECT_FALSE(job.View().now.has_value()) << "before the first window is over";
+  EXPECT_FALSE(job.View().now.has_value()) << "the first window is not judged";
   job.job().participants = 1;
   job.Seconds(10, kFast);
   EXPECT_NEAR(*job.View(0).now, 2 * 16 * 10, 1e-6);
@@ -127,13 +135,118 @@ TEST(GoalWatch, ForgetsWhatIsLongerAgoThanItsSpans) {
 TEST(GoalWatch, AJobThatStandsStillMissesItsRateAndItsStepTime) {
   Watched job("samples_per_s>=10,step_p95_ms<=150,wire_mb_per_step<=1");
   job.Seconds(10, kFast);
-  job.Seconds(59, kNever);
-  EXPECT_NEAR(job.View(1).missed_seconds, 0, 1e-6) << "a window of few steps is longer";
+  job.Seconds(60, kNever);
+  EXPECT_NEAR(job.View(1).missed_seconds, 0, 1e-6) << "a step of a minute may be one";
   job.Second(kNever);
   EXPECT_EQ(*job.View(0).now, 0);
-  EXPECT_NEAR(*job.View(1).now, 60'000, 1e-6);
+  EXPECT_NEAR(*job.View(1).now, 61'000, 2'000);
   EXPECT_NEAR(*job.View(2).now, 3, 1e-6) << "of the last step that there was";
-  EXPECT_NEAR(job.View(0).missed_seconds, 60, 1e-6);
+  EXPECT_NEAR(job.View(0).missed_seconds, 61, 1e-6);
+  EXPECT_NEAR(job.View(1).missed_seconds, 61, 1e-6);
+  job.Seconds(10, kFast);  // it goes on: the long step has been counted
+  job.Seconds(10, kFast);
+  EXPECT_NEAR(*job.View(0).now, 320, 1);
+}
+
+// Bounds of windows cut steps: 25 s each, so that two or three end in a window.
+TEST(GoalWatch, RatesAreThoseOfStepsAndNotOfWindows) {
+  Watched job("samples_per_s>=1.2,step_p95_ms<=26000", 2);
+  job.Seconds(1800, absl::Seconds(25));
+  EXPECT_NEAR(*job.View(0).now, 2 * 16 / 25.0, 1e-6);
+  EXPECT_EQ(job.View(0).missed_seconds, 0);
+  EXPECT_EQ(job.View(1).missed_seconds, 0);
+  EXPECT_GT(job.View(0).met_seconds, 1600);
+}
+
+// As often as they are heard of: each 6 s here.
+TEST(GoalWatch, RatesAreThoseOfStepsAndNotOfHeartbeats) {
+  Watched job("samples_per_s>=310", 2);
+  for (int i = 0; i < 100; ++i) job.Pass(absl::Seconds(6), kFast);
+  EXPECT_NEAR(*job.View().now, 320, 1e-6);
+  EXPECT_EQ(job.View().missed_seconds, 0);
+}
+
+TEST(GoalWatch, StepsLongerThanWindowsAreWhatTheyAre) {
+  Watched job("step_p95_ms<=80000,samples_per_s>=0.1", 1);
+  job.Seconds(180, absl::Seconds(90));  // the first of them is late: it was 0.1 s before
+  const double missed = job.View(0).missed_seconds;
+  job.Seconds(1200, absl::Seconds(90));
+  EXPECT_NEAR(*job.View(1).now, 90'000, 2'700);
+  EXPECT_TRUE(job.View(1).is_missed);
+  EXPECT_EQ(job.View(1).met_seconds, 0) << "also while such a step is under way";
+  EXPECT_NEAR(*job.View(0).now, 16 / 90.0, 1e-6);
+  EXPECT_EQ(job.View(0).missed_seconds, missed);
+}
+
+TEST(GoalWatch, AJobThatHangsMeetsNoGoalOfMinutes) {
+  Watched job("step_p95_ms<=120000");
+  job.Seconds(20, kFast);
+  const double met = job.View().met_seconds;
+  job.Seconds(3600, kNever);
+  EXPECT_EQ(job.View().met_seconds, met) << "nobody knows for the first two minutes";
+  EXPECT_GT(job.View().missed_seconds, 3600 - 200);
+  EXPECT_TRUE(job.View().is_missed);
+}
+
+// Looks come a little late, each by something else.
+TEST(GoalWatch, ParticipationIsExact) {
+  for (const uint32_t participants : {9u, 10u}) {
+    Watched job(participants == 10 ? "participation>=1" : "participation>=0.9", 10);
+    job.job().participants = participants;
+    job.Seconds(10, kFast);
+    for (int64_t i = 0; i < 1000; ++i) {
+      job.Pass(absl::Seconds(1) + absl::Nanoseconds(i * 7'919'123 % 30'000'001), kFast);
+    }
+    EXPECT_EQ(job.View().missed_seconds, 0) << participants;
+    EXPECT_FALSE(job.View().is_missed);
+  }
+}
+
+TEST(GoalWatch, WindowsWithoutAFigureEndARow) {
+  Watched job("wire_mb_per_step<=1,budget=0.1", 1);
+  job.Seconds(20, kFast);  // two windows miss
+  job.Seconds(3700, kNever);
+  EXPECT_THAT(job.TakeNews(), IsEmpty());
+  job.Seconds(20, kFast);
+  EXPECT_THAT(job.TakeNews(), IsEmpty());
+  job.Seconds(10, kFast);
+  EXPECT_THAT(job.TakeNews(), ElementsAre(HasSubstr("is missed: 3 for ")));
+}
+
+TEST(GoalWatch, OneWindowOfAMinuteSpendsNoBudget) {
+  Watched job("step_p95_ms<=15000", 1);
+  job.Seconds(600, absl::Seconds(10));
+  job.Seconds(20, absl::Seconds(20));
+  job.Seconds(600, absl::Seconds(10));
+  EXPECT_THAT(job.TakeNews(), IsEmpty());
+  job.Seconds(20, absl::Seconds(20));
+  job.Seconds(600, absl::Seconds(10));
+  EXPECT_THAT(job.TakeNews(), ElementsAre(HasSubstr("its error budget is spent")));
+}
+
+// 200 events are kept of a job, of all kinds.
+TEST(GoalWatch, SaysOfAGoalThatComesAndGoesLittle) {
+  Watched job("step_p95_ms<=150,budget=0.1");
+  for (int i = 0; i < 60; ++i) {
+    job.Seconds(30, kSlow);
+    job.Seconds(30, kFast);
+  }
+  EXPECT_LE(job.TakeNews().size(), 6U) << "in an hour";
+  job.Seconds(20 * 60, kSlow);
+  EXPECT_THAT(job.TakeNews(), ElementsAre(HasSubstr("is missed: ")))
+      << "for more than ten minutes now";
+}
+
+TEST(GoalWatch, AJobThatIsOverWillMissNothing) {
+  Watched job("step_p95_ms<=150");
+  absl::Duration step = absl::Milliseconds(80);
+  for (int i = 0; i < 300 && !job.View().missed_in; ++i) {
+    job.Second(step += absl::Microseconds(150));
+  }
+  ASSERT_TRUE(job.View().missed_in.has_value());
+  job.job().phase = "over";
+  job.Second(kNever);
+  EXPECT_FALSE(job.View().missed_in.has_value());
 }
 
 TEST(GoalWatch, CountsNothingBeforeTheFirstStepAndAfterTheEnd) {
@@ -157,13 +270,12 @@ TEST(GoalWatch, TakesNoFiguresOfBeforeForThoseOfAWindow) {
   job.Seconds(5, kFast);
   MemberView& member = job.job().members[0];
   member = {.rank = 0, .incarnation = 2};
-  job.Seconds(1, kFast);  // is seen
-  job.Seconds(4, kFast);
-  EXPECT_NEAR(*job.View().now, 16 * (50 + 40) / 10.0, 1e-6);
+  job.Seconds(5, kFast);
+  EXPECT_NEAR(*job.View().now, 160, 1e-6);
   member.incarnation = 3;
   member.samples = 1'000'000'000;
   job.Seconds(10, kFast);
-  EXPECT_NEAR(*job.View().now, 16 * 90 / 10.0, 1e-6);
+  EXPECT_NEAR(*job.View().now, 160, 1e-6);
 }
 
 TEST(GoalWatch, WarnsBeforeATrendMissesTheGoalOnce) {
@@ -196,8 +308,7 @@ TEST(GoalWatch, KnowsMembersOnly) {
   job.job().members.push_back(gone);
   job.job().members.back().samples += 1'000'000'000;
   job.Seconds(4, kFast);
-  // Both for 5 s, one of them for 5 s more, the other for 3 since it is seen again.
-  EXPECT_NEAR(*job.View().now, 16 * (100 + 50 + 30) / 10.0, 1e-6);
+  EXPECT_NEAR(*job.View().now, 320, 1e-6);
 }
 
 TEST(GoalWatch, SaysNothingOfWhatWorkersOfAnOlderReleaseDoNotSay) {

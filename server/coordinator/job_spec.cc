@@ -9,6 +9,7 @@
 #include "comm/base/failure.h"
 #include "comm/base/printable.h"
 #include "comm/base/status.h"
+#include "comm/job/goals.h"
 
 namespace syncline {
 namespace {
@@ -215,6 +216,19 @@ absl::StatusOr<std::vector<TensorTransfers>> JobSpec::Transfers() const {
   return ParseTransfers(settings.push_codec, settings.publish_codec, shapes);
 }
 
+absl::Status CheckGoals(const std::string& goals, const SyncMode& sync) {
+  SYNCLINE_ASSIGN_OR_RETURN(const GoalSpec spec, ParseGoals(goals));
+  for (const Goal& goal : spec.goals) {
+    if (goal.kind == GoalKind::kParticipation && sync.is_async()) {
+      return absl::InvalidArgumentError(
+          "goals: 'participation' says nothing of a job of mode asp, each of whose steps "
+          "is "
+          "of one worker; leave it out");
+    }
+  }
+  return absl::OkStatus();
+}
+
 absl::Status ValidateJob(const JobSpec& spec) {
   SYNCLINE_RETURN_IF_ERROR(CheckName("a job's name", spec.name, kMaxJobNameBytes));
   if (spec.workers < 1 || spec.workers > kMaxWorkers) {
@@ -245,6 +259,7 @@ absl::Status ValidateJob(const JobSpec& spec) {
   }
   SYNCLINE_RETURN_IF_ERROR(CheckTraining(spec));
   const SyncMode sync = spec.training.sync();
+  SYNCLINE_RETURN_IF_ERROR(CheckGoals(spec.settings.goals, sync));
   if (spec.HasBackups() && (sync.skips_versions() || sync.has_quorum())) {
     return absl::InvalidArgumentError(absl::StrCat(
         "durability=peer needs mode bsp without a quorum, and the job has mode ",

@@ -56,6 +56,8 @@ struct JobSpec {
 
 // InvalidArgument that names the setting or tensor, its value and the allowed range.
 absl::Status ValidateJob(const JobSpec& spec);
+// Whether a job of that mode can have these goals; InvalidArgument says why not.
+absl::Status CheckGoals(const std::string& goals, const SyncMode& sync);
 
 // OK when a worker that brings `theirs` may join a job made of `ours`; FailedPrecondition
 // with Failure::kJobRefused names the first difference ("tensor 'fc1.weight' is [10, 20]

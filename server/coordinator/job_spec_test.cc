@@ -56,6 +56,14 @@ TEST(JobSpec, SettingsThatNobodyCanMeanAreRefused) {
             "durability is 'paper', allowed are none, disk and peer");
 }
 
+TEST(JobSpec, StepsOfOneWorkerHaveNoParticipation) {
+  const SyncMode async = {.kind = SyncMode::Kind::kAsp};
+  EXPECT_TRUE(CheckGoals("participation>=0.9,samples_per_s>=10", {}).ok());
+  EXPECT_TRUE(CheckGoals("samples_per_s>=10", async).ok());
+  EXPECT_THAT(std::string(CheckGoals("participation>=0.9", async).message()),
+              HasSubstr("of mode asp"));
+}
+
 // One place says whether servers are waited for: the launcher asks for it by the status.
 TEST(JobSpec, WaitsForServersThatHaveItsStepsOnTheirDisks) {
   JobSpec job = SparseLoCo();

@@ -70,7 +70,9 @@ std::optional<uint64_t> Job::StalenessInForce() const {
 absl::StatusOr<ChangedSettings> Job::Update(const UpdateJob& update,
                                             const ServerMemories& memory,
                                             CoordinatorOutputs& outputs) {
-  if (update.goals) SYNCLINE_RETURN_IF_ERROR(ParseGoals(*update.goals).status());
+  if (update.goals) {
+    SYNCLINE_RETURN_IF_ERROR(CheckGoals(*update.goals, spec_.training.sync()));
+  }
   if (update.goals && !update.IsOfTraining()) {
     ChangedSettings changed = {.epoch = shown_epoch_};
     const std::string change = SetGoals(*update.goals, outputs);

@@ -116,7 +116,8 @@ struct GoalView {
   double budget_left = 1;                    // of it, 0 to 1
   double burn_rate_5m = 0;                   // missed time over what the budget allows
   double burn_rate_1h = 0;
-  double met_seconds = 0;  // since it is watched
+  uint64_t missed_windows = 0;  // of the last hour
+  double met_seconds = 0;       // since it is watched
   double missed_seconds = 0;
   std::optional<absl::Duration> missed_in = std::nullopt;  // as its trend is
 };

@@ -2,7 +2,7 @@
 
 const NAMES = {
   samples_per_s: ["Samples a second", ""],
-  step_p95_ms: ["Step time, 95 of 100", " ms"],
+  step_p95_ms: ["p95 step time", " ms"],
   participation: ["Workers in a step", ""],
   wire_mb_per_step: ["Wire, a worker and step", " MB"],
 };

@@ -31,6 +31,8 @@ class Misuse(OptimizerTest):
             self.optimizer(model, params=[{"params": model.parameters(), "lr": 0.0}])
         with self.refused("momentum='high'"):
             self.optimizer(model, momentum="high")
+        with self.refused(r"option goals='samples_per_s>=2': .*; one of the session is given in session=\{'goals': 'samples_per_s>=2'\}"):
+            self.optimizer(model, goals="samples_per_s>=2")
         with self.refused("no parameter to train"):
             self.optimizer(nn.ReLU())
         with self.refused("momentun.*momentum"):

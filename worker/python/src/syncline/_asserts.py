@@ -11,7 +11,7 @@ import json
 import numbers
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Callable, NamedTuple, Optional, TypeVar
 
 from syncline import _group
@@ -22,7 +22,7 @@ from syncline.session import Session, only_session_or_none
 _PIECE_BYTES = 4 << 20
 _RECORD_BYTES = 2048  # what a rank says of its tensor, and of a piece of it
 _LONGEST_NAME = 200
-_PATIENCE_S = 60.0
+_PATIENCE_S = 60.0  # of a check
 
 _Result = TypeVar("_Result")
 
@@ -50,35 +50,51 @@ def assert_equal(tensor: Any, tolerance: float = 0.0, *, name: str = "tensor", t
         raise InvalidArgument(f"assert_equal({name!r}): tolerance is {tolerance}, but must be 0 or more, and finite")
     if not 0 < timeout <= 86400:
         raise InvalidArgument(f"assert_equal({name!r}): timeout is {timeout}, but must be more than 0, and 86400 s at most")
-    values = _values_of(tensor, name)
-    with _lock:
-        place, step = _place(session)
-        if place.ranks == 1:
-            return
-        comparison = _Comparison(place, step, _Compared(name[:_LONGEST_NAME], values, tolerance), time.monotonic() + timeout)
-        _meet(comparison, comparison.run)
+    what = _Compared(name[:_LONGEST_NAME], _values_of(tensor, name), tolerance)
+    _compare(what, Caller(f"assert_equal({what.name!r})", "does it call assert_equal, too, and as often as the others?"), timeout, session)
 
 
-def gather_number(number: Optional[float], name: str, session: Session) -> list[Optional[float]]:
+class Caller(NamedTuple):
+    """Whose call it is, in the words of errors."""
+
+    says: str
+    asks: str  # of a rank that does not come
+
+
+def check_equal(tensor: Any, name: str, caller: Caller, session: Session) -> None:
+    """assert_equal, by a call that the program did not write itself."""
+    _compare(_Compared(name[:_LONGEST_NAME], _values_of(tensor, name), 0.0), caller, _PATIENCE_S, session)
+
+
+def gather(numbers: Sequence[Optional[float]], caller: Caller, session: Session) -> list[Sequence[Optional[float]]]:
     """What all ranks have at this step, by rank; each calls it. A rank that does not come is an error, as of assert_equal."""
     with _lock:
         place, step = _place(session)
         if place.ranks == 1:
-            return [number]
+            return [numbers]
         # JSON, so that all have the same bits.
-        comparison = _Comparison(place, step, _Compared(name, None, 0.0), time.monotonic() + _PATIENCE_S)
-        return _meet(comparison, lambda group: comparison.gather(group, number))
+        comparison = _Comparison(place, step, _Compared(caller.says, None, 0.0), time.monotonic() + _PATIENCE_S)
+        return _meet(comparison, caller, lambda group: comparison.gather(group, numbers))
 
 
-def _meet(comparison: _Comparison, call: Callable[[_group.Group], _Result]) -> _Result:
+def _compare(what: _Compared, caller: Caller, timeout: float, session: Optional[Session]) -> None:
+    with _lock:
+        place, step = _place(session)
+        if place.ranks == 1:
+            return
+        comparison = _Comparison(place, step, what, time.monotonic() + timeout)
+        _meet(comparison, caller, comparison.run)
+
+
+def _meet(comparison: _Comparison, caller: Caller, call: Callable[[_group.Group], _Result]) -> _Result:
     """Calls it with the group of all ranks. Whatever goes wrong there, all of them hear of it."""
     try:
-        return call(_gathering.group(comparison.place, comparison.deadline))
+        return call(_gathering.group(comparison.place, comparison.deadline, caller.asks))
     except NotEqual:
         raise
     except Error as error:
         _gathering.drop()
-        again = type(error)(f"assert_equal({comparison.name!r}){comparison.at_step}: {error}")
+        again = type(error)(f"{caller.says}{comparison.at_step}: {error}")
         again.rank, again.exit_code = error.rank, error.exit_code
         raise again from error
     except BaseException:  # Ctrl-C in the middle: the others are told
@@ -96,7 +112,6 @@ def _place(session: Optional[Session]) -> tuple[Place, Optional[int]]:
     if dist.is_available() and dist.is_initialized():
         return Place(dist.get_rank(), dist.get_world_size()), None
     return Place(number_of("RANK", 0), number_of("WORLD_SIZE", 1)), None
-
 
 
 def _values_of(tensor: Any, name: str) -> Any:
@@ -134,6 +149,7 @@ class _Comparison:
     def __init__(self, place: Place, step: Optional[int], what: _Compared, deadline: float) -> None:
         self.place, self._step, self.deadline = place, step, deadline
         self.name, self._values, self._tolerance = what
+        self._is_tensor = self._values is not None
 
     @property
     def at_step(self) -> str:
@@ -149,10 +165,10 @@ class _Comparison:
         if any(other["digest"] != said[0]["digest"] for other in said):
             self._find(group)
 
-    def gather(self, group: _group.Group, number: Optional[float]) -> list[Optional[float]]:
-        said = self._exchange(group, {"name": self.name, "step": self._step, "number": number})
+    def gather(self, group: _group.Group, numbers: Sequence[Optional[float]]) -> list[Sequence[Optional[float]]]:
+        said = self._exchange(group, {"name": self.name, "step": self._step, "numbers": numbers})
         self._check_same(said, ("step", "name"))
-        return [other["number"] for other in said]
+        return [other["numbers"] for other in said]
 
     def _check_same(self, said: list[Any], fields: Iterable[str]) -> None:
         first = said[0]
@@ -160,7 +176,7 @@ class _Comparison:
             for what in fields:
                 # A record of another kind of call may lack the field.
                 if other.get(what) != first.get(what):
-                    self.name, self._step = first["name"], first["step"]  # all ranks say the same
+                    self.name, self._step, self._is_tensor = first["name"], first["step"], "numbers" not in first  # all ranks say the same
                     raise self._error(rank, None, f"rank {rank} compares one of {what} {other.get(what)}, rank 0 one of {first.get(what)}")
 
     def _find(self, group: _group.Group) -> None:
@@ -188,15 +204,16 @@ class _Comparison:
                                            f"(tolerance {self._tolerance:g}){others}")
 
     def _error(self, rank: int, index: Optional[tuple[int, ...]], what: str) -> NotEqual:
-        error = NotEqual(f"tensor {self.name!r} differs between ranks{self.at_step}: {what}")
-        error.rank, error.tensor, error.index, error.step = rank, self.name, index, self._step
+        subject = f"tensor {self.name!r}" if self._is_tensor else self.name
+        error = NotEqual(f"{subject} differs between ranks{self.at_step}: {what}")
+        error.rank, error.tensor, error.index, error.step = rank, self.name if self._is_tensor else "", index, self._step
         return error
 
     def _exchange(self, group: _group.Group, record: dict[str, Any]) -> list[Any]:
         """What all ranks say, by rank."""
         own = json.dumps(record).encode()
         if len(own) > _RECORD_BYTES:
-            raise InvalidArgument(f"assert_equal({self.name!r}): the name or the shape is too long: {len(own)} bytes")
+            raise InvalidArgument(f"the name or the shape is too long: {len(own)} bytes")
         given = ctypes.create_string_buffer(own.ljust(_RECORD_BYTES), _RECORD_BYTES)
         taken = ctypes.create_string_buffer(self.place.ranks * _RECORD_BYTES)
         self._wait(group.start(

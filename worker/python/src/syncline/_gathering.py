@@ -34,11 +34,13 @@ class Gathering:
         self._serves_store = False
         self._process = os.getpid()
         self._answered: dict[int, str] = {}  # of rank 0: the last token of each rank
+        self._asks = ""
 
-    def group(self, place: Place, deadline: float) -> _group.Group:
-        """DeadlineExceeded with the `rank` that did not come until then, by the monotonic clock."""
+    def group(self, place: Place, deadline: float, asks: str) -> _group.Group:
+        """DeadlineExceeded with the `rank` that did not come until then, by the monotonic clock; its words end with what `asks` asks of it."""
         if self._process != os.getpid():  # a forked child has none of it
             self.__init__()  # type: ignore[misc]
+        self._asks = asks
         if self._group is None:
             store = self._store(place, deadline)
             try:
@@ -62,14 +64,14 @@ class Gathering:
         import torch.distributed as dist
 
         if not dist.is_available():
-            raise FailedPrecondition("assert_equal finds the other ranks by torch.distributed, which this torch has not")
+            raise FailedPrecondition("ranks find each other by torch.distributed, which this torch has not")
         if dist.is_initialized():
             return dist.distributed_c10d._get_default_store()
         if self._own_store is None:
             address, port = os.environ.get("MASTER_ADDR", ""), number_of("MASTER_PORT", 0)
             if not address or not port:
                 raise FailedPrecondition(
-                    "assert_equal finds the other ranks at MASTER_ADDR and MASTER_PORT, which are not set: start the program by "
+                    "ranks find each other at MASTER_ADDR and MASTER_PORT, which are not set: start the program by "
                     "`syncline run` or torchrun, or set them to a host and a free port of rank 0")
             has_agent = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"  # torchrun's process listens there
             self._serves_store = place.rank == 0 and not has_agent
@@ -78,7 +80,7 @@ class Gathering:
                     address, port, place.ranks, self._serves_store,
                     datetime.timedelta(milliseconds=_left_ms(deadline)), wait_for_workers=False, multi_tenant=True)
             except (OSError, RuntimeError, ValueError) as error:
-                raise _absent(0, f"it did not open {address}:{port} ({error})") from error
+                raise self._absent(0, f"it did not open {address}:{port} ({error})") from error
         return self._own_store
 
     def _meet(self, store: Any, place: Place, deadline: float) -> str:
@@ -93,7 +95,7 @@ class Gathering:
         finally:
             store.set(f"{_KEYS}/here/{place.rank}", "")
         if name.startswith(_ABSENT):
-            raise _absent(int(name[len(_ABSENT):]), "it did not come in time, or had given up when this rank came")
+            raise self._absent(int(name[len(_ABSENT):]), "it did not come in time, or had given up when this rank came")
         return name
 
     def _answer(self, store: Any, place: Place, name: str, deadline: float) -> str:
@@ -109,6 +111,11 @@ class Gathering:
                 store.set(f"{_KEYS}/name/{token}", answer)
                 self._answered[rank] = token
         return answer
+
+    def _absent(self, rank: int, what: str) -> DeadlineExceeded:
+        error = DeadlineExceeded(f"rank {rank} was not met: {what}; {self._asks}")
+        error.rank = rank
+        return error
 
     @staticmethod
     def _await(store: Any, key: str, deadline: float, is_fine: Callable[[str], bool]) -> str:
@@ -157,12 +164,6 @@ def _first_absent(store: Any, place: Place) -> int:
 def _absence(rank: int) -> str:
     """What is said in a name's place."""
     return f"{_ABSENT}{rank}"
-
-
-def _absent(rank: int, what: str) -> DeadlineExceeded:
-    error = DeadlineExceeded(f"rank {rank} was not met: {what}; does it call assert_equal, too, and as often as the others?")
-    error.rank = rank
-    return error
 
 
 def _left_ms(deadline: float) -> int:

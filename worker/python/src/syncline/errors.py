@@ -97,9 +97,11 @@ class Unauthenticated(Error):
 
 
 class NotEqual(Error, AssertionError):
-    """`assert_equal` found a tensor that ranks differ in. `rank` is the first that differs from rank 0."""
+    """`assert_equal` or a `check=` found that ranks differ. `rank` is the first that differs from rank 0, or from most others; None: it cannot
+    be said which."""
 
     tensor: str = ""
+    """Empty where it is not about a tensor."""
     index: Optional[tuple[int, ...]] = None
     """Where, in the tensor's shape; None where what differs is its shape, dtype or step."""
     step: Optional[int] = None

@@ -10,36 +10,58 @@ from typing import Optional
 
 import torch
 
-from syncline._asserts import assert_equal, gather_number
-from syncline.errors import InvalidArgument, NotEqual
+from syncline._asserts import Caller, check_equal, gather
+from syncline.errors import Error, InvalidArgument, NotEqual
 from syncline.session import Option, Session
 from syncline.torch._norms import Norms
 from syncline.torch._weight import Weight
 
 _MOST_STEPS = 1_000_000_000
 _MOST_Z = 1000
+_STEPS_OF_NORMS = 10  # where the check names no other number
 _WEIGHTS = re.compile(r"weights:every=(?P<every>\d+)", re.ASCII)
 _NORMS = re.compile(r"grad_norm:z=(?P<z>\d+(?:\.\d+)?)(?:,every=(?P<every>\d+))?", re.ASCII)
 
 
 class Check:
-    """Of every so many steps. Both calls come in each step, on all ranks."""
+    """Of every so many steps. Both calls come in each step, on all ranks. `name` is what the user wrote."""
 
-    def __init__(self, every: int) -> None:
+    def __init__(self, name: str, every: int) -> None:
+        self._caller = Caller(f"check={name!r}", "does it have this check, too, and does it come to as many steps?")
         self._every = every
         self._compared = 0  # the last step that was; while gradients accumulate a step has several calls
+        self._calls = every  # so many more until a step may be one to check: none takes less than a call
+        self._is_due = False
+
+    def begin(self, session: Session) -> None:
+        """Joined the job, at whichever step it is."""
+        self._compared = session.step
+        self._calls = self._every - self._compared % self._every
 
     def before_step(self, session: Session, weights: Sequence[Weight]) -> None:
         """All gradients are pushed, and not yet taken."""
+        # What step it is, is asked only where it matters: the answer waits for gradients that come from a GPU.
+        self._calls -= 1
+        if self._calls == 0:
+            step = session.step
+            self._calls = self._every - step % self._every
+            self._is_due = step % self._every == 0 and step != self._compared
+            if self._is_due:
+                self._compared = step
+                self._look(weights)
 
     def after_step(self, session: Session, weights: Sequence[Weight]) -> None:
         """NotEqual on every rank, once the step that is over is one to check, and ranks differ."""
-        if self._is_due(session):
-            self._compared = session.step
-            self._compare(session, weights)
+        if not self._is_due:
+            return
+        self._is_due = False
+        # Of a step in which all ranks are: they come here together then, however long one of them took for it.
+        for weight in weights:
+            weight.wait()
+        self._compare(session, weights)
 
-    def _is_due(self, session: Session) -> bool:
-        return session.step % self._every == 0 and session.step != self._compared
+    def _look(self, weights: Sequence[Weight]) -> None:
+        """At gradients of a step that will be compared."""
 
     def _compare(self, session: Session, weights: Sequence[Weight]) -> None:
         raise NotImplementedError
@@ -65,26 +87,24 @@ def _made(check: str, settings: Mapping[str, Option]) -> Optional[Check]:
     given = _WEIGHTS.fullmatch(check) or _NORMS.fullmatch(check)
     if given is None:
         return None
-    every = int(given["every"] or 1)
+    every = int(given["every"] or _STEPS_OF_NORMS)
     if not 1 <= every <= _MOST_STEPS:
         return None
     if given.re is _WEIGHTS:
-        return WeightCheck(every)
+        return WeightCheck(check, every)
     z = float(given["z"])
     # There the job itself leaves out steps that are not finite, on whichever rank.
     leaves_out = settings.get("loss_scaling") not in (None, "none") or settings.get("nonfinite_steps") == "skip"
-    return NormCheck(every, Norms(z), leaves_out) if 1 <= z <= _MOST_Z else None
+    return NormCheck(check, every, Norms(z), leaves_out) if 1 <= z <= _MOST_Z else None
 
 
 class WeightCheck(Check):
     """Compares digests of all weights among all ranks, and where they differ the weights."""
 
     def _compare(self, session: Session, weights: Sequence[Weight]) -> None:
-        for weight in weights:
-            weight.wait()
         digests = torch.tensor([_digest(weight.parameter) for weight in weights], dtype=torch.int64)
         try:
-            assert_equal(digests, name="digests of all weights", session=session)
+            check_equal(digests, "digests of all weights", self._caller, session)
             return
         except NotEqual as error:
             if error.index is None:
@@ -92,33 +112,53 @@ class WeightCheck(Check):
             first = error.index[0]
         # All ranks have heard of the same one. Other bits may be the same number: 0 and -0.
         for weight in weights[first:]:
-            assert_equal(weight.parameter, name=weight.name, session=session)
+            check_equal(weight.parameter, weight.name, self._caller, session)
 
 
 class NormCheck(Check):
     """Compares the norms of the ranks' own gradients."""
 
-    def __init__(self, every: int, norms: Norms, leaves_out: bool) -> None:
-        super().__init__(every)
+    def __init__(self, name: str, every: int, norms: Norms, leaves_out: bool) -> None:
+        super().__init__(name, every)
         self._norms, self._leaves_out = norms, leaves_out
-        self._norm: Optional[float] = None  # of the step that ends; None: without gradients
+        self._by_device: list[torch.Tensor] = []  # norms of the step that ends; empty: without gradients
 
-    def before_step(self, session: Session, weights: Sequence[Weight]) -> None:
-        if not self._is_due(session):
-            return
-        norms = [torch.linalg.vector_norm(weight.gradient, dtype=torch.float64) for weight in weights if weight.gradient is not None]
-        self._norm = math.hypot(*(norm.item() for norm in norms)) if norms else None
+    def begin(self, session: Session) -> None:
+        """What it remembers is of other steps than what ranks do that stayed."""
+        super().begin(session)
+        self._norms.keep(0)
+
+    def _look(self, weights: Sequence[Weight]) -> None:
+        # Their values are asked for later: here that would wait for the GPU.
+        norms: dict[torch.device, list[torch.Tensor]] = {}
+        for weight in weights:
+            if weight.gradient is not None:
+                norms.setdefault(weight.gradient.device, []).append(_norm(weight.gradient))
+        self._by_device = [torch.linalg.vector_norm(torch.stack(of), dtype=torch.float64) for of in norms.values()]
 
     def _compare(self, session: Session, weights: Sequence[Weight]) -> None:
-        norms = gather_number(self._norm, "gradient norms", session)
+        own = math.hypot(*(norm.item() for norm in self._by_device)) if self._by_device else None
+        self._by_device = []
+        try:
+            said = gather([own, self._norms.steps], self._caller, session)
+        except Error:
+            self._norms.keep(0)  # others may have heard all
+            raise
+        norms = [norm for norm, _ in said]
+        self._norms.keep(min(int(steps or 0) for _, steps in said))
         if self._leaves_out and any(norm is not None and not math.isfinite(norm) for norm in norms):
             return
         found = self._norms.judge(norms)
         if found is None:
             return
-        error = NotEqual(f"gradient norms differ between ranks at step {session.step}: {found.what}")
+        error = NotEqual(f"{self._caller.says} at step {session.step}: {found.what}")
         error.rank, error.step = found.rank, session.step
         raise error
+
+
+def _norm(gradient: torch.Tensor) -> torch.Tensor:
+    # On GPUs without a copy in another type, for which there may be no memory.
+    return torch.linalg.vector_norm(gradient, dtype=torch.float64 if gradient.device.type == "cpu" else torch.float32)
 
 
 def _digest(parameter: torch.nn.Parameter) -> list[int]:

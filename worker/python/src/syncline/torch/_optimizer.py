@@ -52,8 +52,8 @@ class Optimizer(torch.optim.Optimizer):
     the same, as with DistributedDataParallel.
 
     `check="weights:every=100"` compares all ranks' weights after every 100th step, and raises syncline.NotEqual on all of them where
-    they differ: with the first rank, tensor and index, and the step. `check="grad_norm:z=6"` likewise raises where the norm of a
-    rank's gradients is not as that of the others (docs/pytorch.md).
+    they differ: with the first rank, tensor and index, and the step. `check="grad_norm:z=6,every=10"` likewise raises where the norm of
+    a rank's gradients is not as that of the others (docs/pytorch.md).
 
     `sampler` is a syncline.torch.elastic.ExactlyOnceSampler, for jobs whose workers come and go.
 
@@ -113,6 +113,8 @@ class Optimizer(torch.optim.Optimizer):
         for weight in self._weights:
             weight.started()
             weight.takes_one = self._lets_norms_be_read
+        if self._check is not None:
+            self._check.begin(self.session)
         self._has_stepped = False
         self._joined_at = self.steps
         self._fix_groups()

@@ -83,7 +83,7 @@ absl::Status ControlLink::Unreachable() const {
 absl::Status ControlLink::UnreachableLocked() const {
   return UnreachableError(
       options_.attach.address, options_.patience,
-      cause_.empty() ? "it takes connections and does not answer" : cause_);
+      WithAdvice(cause_.empty() ? "it takes connections and does not answer" : cause_));
 }
 
 bool ControlLink::Send(v1::MemberMessage message) {

@@ -61,6 +61,8 @@ struct ControlLinkOptions {
   // The same once it has answered, if it said that it comes back (with a term); otherwise,
   // and at least, Timeouts::coordinator_silence.
   absl::Duration outage = {};
+  // What to do where there is no coordinator, said with the reason until it has answered.
+  std::string advice = {};
   // What goes on meanwhile, for the log: "training goes on".
   std::string meanwhile = {};
   // The first message of a new link, to a coordinator that was started anew: with all that
@@ -131,6 +133,7 @@ class ControlLink {
   void BeginAnew() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void EndIfSilent() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Found(const Diagnosis& diagnosis) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  std::string WithAdvice(const std::string& cause) const;
   void SayThatItWaits() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   v1::MemberMessage FirstMessage() ABSL_LOCKS_EXCLUDED(mutex_);
 

@@ -23,7 +23,12 @@ void ControlLink::SayThatItWaits() {
   say_next_ = now + kSayWaitingEvery;
   options_.log.Info(
       absl::StrCat("waiting for the coordinator at ", options_.attach.address),
-      {{"reason", cause_}});
+      {{"reason", WithAdvice(cause_)}});
+}
+
+std::string ControlLink::WithAdvice(const std::string& cause) const {
+  if (options_.advice.empty()) return cause;
+  return absl::StrCat(cause, cause.empty() ? "" : "; ", options_.advice);
 }
 
 // For members that were never attached: the others know that address and files are right.

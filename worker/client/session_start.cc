@@ -52,6 +52,9 @@ absl::Status Session::Impl::Start(absl::Duration timeout) {
   link.hello = std::move(announcement.hello);
   link.patience = options_.start_timeout;
   link.outage = options_.patience.value_or(DefaultPatience(options_.failure_timeout));
+  link.advice =
+      "`syncline run` starts a program together with a coordinator and servers, and "
+      "SYNCLINE_COORDINATOR=HOST:PORT says where one runs already";
   link.meanwhile = "training goes on until a change of members or a decision is needed";
   link.hello_again = [this] { return HelloAgain(); };
   link.log = options_.log;

@@ -99,9 +99,15 @@ absl::Status TrainLocally(const TrainFlags& flags, const Dataset& dataset, Model
   return TrainAndReport(flags, {model, *exchange, plan, dataset, stop}, alone);
 }
 
+// Nobody may serve where a program looks that was told nothing.
+constexpr char kHint[] =
+    "fashion_mnist: no SYNCLINE_COORDINATOR: waits for one on this host; to train with "
+    "servers of its own, start it as: syncline run -- fashion_mnist\n";
+
 // The weights this process begins with only count if it is the first of its job.
 absl::Status TrainInJob(const TrainFlags& flags, const Dataset& dataset, Model& model,
                         const StopSignal& stop) {
+  if (std::getenv("SYNCLINE_COORDINATOR") == nullptr) std::fputs(kHint, stderr);
   SYNCLINE_ASSIGN_OR_RETURN(
       const std::unique_ptr<SessionExchange> exchange,
       SessionExchange::Join(model.parameters(), flags.optimizer,
@@ -140,11 +146,6 @@ absl::Status Summarize(const SummarizeFlags& flags) {
                            : WriteTextFile(flags.out, SummaryJson(runs));
 }
 
-// Nobody serves where a program looks that was told nothing.
-constexpr char kHint[] =
-    "fashion_mnist: to train with servers of its own, start it as: syncline run -- "
-    "fashion_mnist\n";
-
 // By default glibc gives large blocks back to the kernel when they are freed, and takes
 // the page faults again at the next step: a third of the time of a backward pass.
 void KeepFreedMemory() {
@@ -165,11 +166,7 @@ int Run(int argc, char** argv) {
   if (!status.ok())
     std::fprintf(stderr, "%s\n", ErrorLine(status, "fashion_mnist").c_str());
   // Job controllers go by the code (docs/errors.md).
-  const int code = ExitCodeOf(status);
-  if (code == kExitUnreachable && std::getenv("SYNCLINE_COORDINATOR") == nullptr) {
-    std::fputs(kHint, stderr);
-  }
-  return code;
+  return ExitCodeOf(status);
 }
 
 }  // namespace

@@ -177,20 +177,28 @@ absl::StatusOr<Sizes> WorkOutSizes(const RunOptions& options, const Machine& mac
   return sizes;
 }
 
-absl::Status CheckMode(const std::string& mode, int members) {
-  if (mode.empty()) return absl::OkStatus();
-  const absl::StatusOr<NamedOptions> named = ParseModeText(mode);
+absl::Status CheckMode(const RunOptions& options, const Sizes& sizes) {
+  if (options.mode.empty()) return absl::OkStatus();
+  const std::string flag = absl::StrCat("--mode '", Printable(options.mode), "': ");
+  const absl::StatusOr<NamedOptions> named = ParseModeText(options.mode);
   const auto parsed = named.ok() ? ParseSyncMode(*named) : named.status();
-  const absl::Status& known = parsed.status();
-  if (known.ok() && parsed->quorum != kMaxWorkers &&
-      parsed->quorum > static_cast<uint64_t>(members)) {
-    return Usage(absl::StrCat("--mode ", Printable(mode), ": the quorum is ",
-                              parsed->quorum, ", allowed are 1 to ", members,
-                              ", the job's workers (with --local-aggregation: hosts)"));
+  if (!parsed.ok()) {
+    return Usage(absl::StrCat(flag, std::string(parsed.status().message())));
   }
-  if (known.ok()) return absl::OkStatus();
-  return Usage(
-      absl::StrCat("--mode '", Printable(mode), "': ", std::string(known.message())));
+  // As workers would, each of them, once all is started.
+  const bool makes_hosts = options.local_aggregation && sizes.local > 1;
+  const absl::Status fits =
+      makes_hosts ? CheckLocalAggregation(*named) : absl::OkStatus();
+  if (!fits.ok()) {
+    return Usage(
+        absl::StrCat(flag, "with --local-aggregation: ", std::string(fits.message())));
+  }
+  if (parsed->quorum == kMaxWorkers ||
+      parsed->quorum <= static_cast<uint64_t>(sizes.world)) {
+    return absl::OkStatus();
+  }
+  return Usage(absl::StrCat(flag, "the quorum is ", parsed->quorum, ", allowed are 1 to ",
+                            sizes.world, ", the job's workers"));
 }
 
 absl::Status CheckSettings(const RunOptions& options) {
@@ -403,8 +411,7 @@ absl::StatusOr<LaunchPlan> MakeLaunchPlan(const RunOptions& options,
                                           const Machine& machine) {
   SYNCLINE_RETURN_IF_ERROR(CheckTheRest(options));
   SYNCLINE_ASSIGN_OR_RETURN(const Sizes sizes, WorkOutSizes(options, machine));
-  SYNCLINE_RETURN_IF_ERROR(CheckMode(
-      options.mode, options.local_aggregation ? sizes.world / sizes.local : sizes.world));
+  SYNCLINE_RETURN_IF_ERROR(CheckMode(options, sizes));
   LaunchPlan plan;
   SYNCLINE_ASSIGN_OR_RETURN(
       plan.failure_timeout,

@@ -388,11 +388,11 @@ TEST(LaunchPlan, RefusesFlagsThatContradictEachOther) {
           "this host has no worker 2, only 0 to 1");
   refused([](RunOptions& o) { o.workers = 2, o.mode = "bsp:quorum=3"; },
           "allowed are 1 to 2");
-  refused(
-      [](RunOptions& o) {
-        o.workers = 2, o.mode = "bsp:quorum=2", o.local_aggregation = true;
-      },
-      "allowed are 1 to 1");
+  for (const char* mode : {"bsp:quorum=1", "bsp:quorum=2", "ssp:2", "asp"}) {
+    refused(
+        [=](RunOptions& o) { o.workers = 2, o.mode = mode, o.local_aggregation = true; },
+        "with --local-aggregation: mode is ");
+  }
   refused([](RunOptions& o) { o.servers = 0, o.local_aggregation = true; },
           "--local-aggregation is of servers");
   refused([](RunOptions& o) { o.min_workers = 2; }, "--min-workers");

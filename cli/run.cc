@@ -89,7 +89,7 @@ void AddServiceFlags(CLI::App& command, RunOptions& options) {
   command.add_flag(
       "--local-aggregation", options.local_aggregation,
       "The workers of a host add up their gradients and send them once, and get weights "
-      "once: programs with syncline.torch.Optimizer on CPUs (docs/pytorch.md)");
+      "once: programs with syncline.torch on CPUs, mode bsp (docs/pytorch.md)");
 }
 
 void AddDurabilityFlags(CLI::App& command, RunOptions& options) {

@@ -156,4 +156,14 @@ absl::StatusOr<SyncMode> ParseSyncMode(const NamedOptions& mode) {
   return parsed;
 }
 
+absl::Status CheckLocalAggregation(const NamedOptions& mode) {
+  SYNCLINE_ASSIGN_OR_RETURN(const SyncMode parsed, ParseSyncMode(mode));
+  if (parsed.is_lockstep() || parsed.quorum == kMaxWorkers) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "mode is ", FormatNamedOptions(mode),
+      ", and local aggregation is for bsp without a quorum, whose steps are the same for "
+      "all ranks of a host and leave no host out; take mode bsp, or leave local "
+      "aggregation out"));
+}
+
 }  // namespace syncline

@@ -13,6 +13,7 @@
 #include <span>
 #include <string_view>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "comm/base/options.h"
 
@@ -65,5 +66,9 @@ std::span<const OptionSpec> SyncModeOptionsOf(std::string_view name);
 absl::StatusOr<NamedOptions> ParseModeText(std::string_view text);
 // No name is bsp. InvalidArgument names the mode or option, its value and what is allowed.
 absl::StatusOr<SyncMode> ParseSyncMode(const NamedOptions& mode);
+// Of a job whose members are hosts, each with several ranks (docs/pytorch.md): its steps
+// are the same for all ranks of a host, and leave no host out. InvalidArgument names the
+// mode and those that there are.
+absl::Status CheckLocalAggregation(const NamedOptions& mode);
 
 }  // namespace syncline

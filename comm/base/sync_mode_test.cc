@@ -24,6 +24,17 @@ TEST(ModeText, TakesANumberAloneForTheStaleness) {
   EXPECT_EQ(ParseModeText("bsp:quorum=3,grace_ms=20")->values.size(), 2u);
 }
 
+TEST(LocalAggregation, IsForStepsOfAllHosts) {
+  for (const char* mode : {"", "bsp", "bsp:whole=1", "bsp:whole=0"}) {
+    EXPECT_TRUE(CheckLocalAggregation(*ParseModeText(mode)).ok()) << mode;
+  }
+  for (const char* mode : {"bsp:quorum=1", "ssp:0", "ssp:2", "asp"}) {
+    EXPECT_THAT(std::string(CheckLocalAggregation(*ParseModeText(mode)).message()),
+                HasSubstr("local aggregation is for bsp without a quorum"))
+        << mode;
+  }
+}
+
 TEST(ModeText, TakesNoOtherNumberWithoutAName) {
   for (const char* text : {"bsp:3", "asp:1", "ssp:4,5", "ssp:x", "ssp:"}) {
     const auto named = ParseModeText(text);

@@ -93,7 +93,7 @@ class DeclaredSpecs {
   // Different for different jobs.
   static std::string BytesOf(const JobSpec& spec) {
     const TrainingSettings& training = spec.training;
-    std::string bytes = absl::StrCat(spec.name, ";", spec.workers, ";");
+    std::string bytes = absl::StrCat(spec.name, ";", spec.workers, ";", spec.ranks, ";");
     for (const JobSetting& setting : kJobSettings) {
       absl::StrAppend(&bytes, GetJobSetting(setting, spec.settings), ";");
     }

@@ -150,6 +150,20 @@ std::string Shape(const TensorSpec& tensor) {
   return absl::StrCat("[", absl::StrJoin(tensor.shape, ", "), "]");
 }
 
+// Hosts that count their ranks otherwise would give two processes the same number.
+absl::Status CheckSameRanks(const JobSpec& ours, const JobSpec& theirs) {
+  if (ours.ranks == theirs.ranks) return absl::OkStatus();
+  const auto members = [](uint32_t ranks) -> std::string {
+    if (ranks == 0) return "each worker for itself";
+    return absl::StrCat("hosts with ", ranks, " ranks together");
+  };
+  return Differs(absl::StrCat(
+      "job '", ours.name, "' has ", members(ours.ranks), ", and not ",
+      members(theirs.ranks),
+      ": `syncline run` wants the same --nproc-per-node and --local-aggregation on all "
+      "nodes, torchrun says on each how many ranks there are altogether"));
+}
+
 // Names the first setting that differs.
 absl::Status CheckSameTraining(const std::string& job, const TrainingSettings& ours,
                                const TrainingSettings& theirs) {
@@ -258,6 +272,9 @@ absl::Status ValidateJob(const JobSpec& spec) {
     }
   }
   SYNCLINE_RETURN_IF_ERROR(CheckTraining(spec));
+  if (spec.ranks > 0) {
+    SYNCLINE_RETURN_IF_ERROR(CheckLocalAggregation(spec.training.mode));
+  }
   const SyncMode sync = spec.training.sync();
   SYNCLINE_RETURN_IF_ERROR(CheckGoals(spec.settings.goals, sync));
   if (spec.HasBackups() && (sync.skips_versions() || sync.has_quorum())) {
@@ -285,6 +302,7 @@ absl::Status CheckSameJob(const JobSpec& ours, const JobSpec& theirs) {
     return Differs(
         absl::StrCat(job, "has ", ours.workers, " workers, not ", theirs.workers));
   }
+  SYNCLINE_RETURN_IF_ERROR(CheckSameRanks(ours, theirs));
   if (const auto* setting = FindDifference(ours.settings, theirs.settings)) {
     return Differs(absl::StrCat(job, "has ", std::string(setting->name), " ",
                                 Quoted(*setting, ours.settings), ", not ",

@@ -33,6 +33,7 @@ inline constexpr char kSamplersBooks[] = "syncline.samples";
 struct JobSpec {
   std::string name = {};
   uint32_t workers = 1;  // the job begins when so many have joined
+  uint32_t ranks = 0;    // on all of them, where they are hosts; 0: each is one
   JobSettings settings = {};
   TrainingSettings training = {};
   std::vector<TensorSpec> tensors = {};

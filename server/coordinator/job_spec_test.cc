@@ -49,6 +49,29 @@ TEST(JobSpec, WorkersWithOtherSettingsAreToldTheFirstDifference) {
               HasSubstr("has checkpoint_every '', not '10 min'"));
 }
 
+TEST(JobSpec, HostsThatCountRanksOtherwiseAreTold) {
+  JobSpec ours = SparseLoCo();
+  ours.ranks = 4;
+  JobSpec theirs = ours;
+  EXPECT_TRUE(CheckSameJob(ours, theirs).ok());
+  theirs.ranks = 6;
+  EXPECT_THAT(std::string(CheckSameJob(ours, theirs).message()),
+              HasSubstr("job 'job' has hosts with 4 ranks together, and not hosts with 6 "
+                        "ranks together: `syncline run` wants the same"));
+  theirs.ranks = 0;
+  EXPECT_THAT(std::string(CheckSameJob(ours, theirs).message()),
+              HasSubstr("and not each worker for itself"));
+}
+
+TEST(JobSpec, HostsMakeStepsTogether) {
+  JobSpec job = SparseLoCo();
+  job.ranks = 4;
+  EXPECT_TRUE(ValidateJob(job).ok()) << ValidateJob(job);
+  job.training.mode = {.name = "bsp", .values = {{"quorum", 1}}};
+  EXPECT_THAT(std::string(ValidateJob(job).message()),
+              HasSubstr("local aggregation is for bsp without a quorum"));
+}
+
 TEST(JobSpec, SettingsThatNobodyCanMeanAreRefused) {
   JobSpec job = SparseLoCo();
   job.settings.durability = "paper";

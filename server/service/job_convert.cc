@@ -42,6 +42,7 @@ NamedOptions ReadNamed(const v1::NamedOptions& in) {
 void WriteJob(const JobSpec& spec, v1::JobSpec& out) {
   out.set_name(spec.name);
   out.set_workers(spec.workers);
+  out.set_ranks(spec.ranks);
   ToProto(spec.settings, out);
   ToProto(spec.training, *out.mutable_training());
   for (const TensorSpec& tensor : spec.tensors) {
@@ -101,6 +102,7 @@ absl::Status ErrorOf(uint32_t code, const std::string& message) {
 JobSpec FromProto(const v1::JobSpec& in) {
   JobSpec spec{.name = in.name(),
                .workers = in.workers(),
+               .ranks = in.ranks(),
                .settings = JobSettingsOf(in),
                .training = FromProto(in.training())};
   for (const v1::TensorSpec& tensor : in.tensors()) {

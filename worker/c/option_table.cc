@@ -146,6 +146,7 @@ constexpr std::array kOptions = {
     Of<&SessionOptions::run_id>("run_id"),
     Of<&SessionOptions::rank>("rank"),
     Of<&SessionOptions::world_size>("world_size"),
+    Of<&SessionOptions::ranks>("ranks"),
     OfTraining<&TrainingOptions::optimizer>("optimizer"),
     OfTraining<&TrainingOptions::state>("state"),
     OfTraining<&TrainingOptions::schedule>("schedule"),

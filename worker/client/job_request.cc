@@ -69,6 +69,20 @@ uint64_t CountElements(const std::vector<uint64_t>& shape) {
   return elements;
 }
 
+// What is asked of a job whose members are hosts.
+absl::Status CheckHosts(const SessionOptions& options) {
+  if (options.ranks < options.world_size || options.ranks > kMaxWorkers) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("ranks is ", options.ranks, ", allowed are ", options.world_size,
+                     ", the job's hosts (world_size), to ", kMaxWorkers));
+  }
+  if (options.training.accumulate_steps > 1) {
+    return absl::InvalidArgumentError(
+        "accumulate_steps is not for local aggregation: accumulate in no_sync()");
+  }
+  return CheckLocalAggregation(options.training.mode);
+}
+
 }  // namespace
 
 bool FollowsLearningRate(const TrainingOptions& training) {
@@ -115,6 +129,7 @@ absl::Status CheckSessionOptions(const SessionOptions& options) {
     return absl::InvalidArgumentError("accumulate_steps is 0, but must be 1 or more");
   }
   SYNCLINE_RETURN_IF_ERROR(ParseSyncMode(options.training.mode).status());
+  if (options.ranks > 0) SYNCLINE_RETURN_IF_ERROR(CheckHosts(options));
   SYNCLINE_RETURN_IF_ERROR(CheckJobSettings(options.settings));
   return Timeouts::Validate(options.failure_timeout);
 }
@@ -144,6 +159,7 @@ Announcement MakeAnnouncement(const SessionOptions& options,
   v1::JobSpec job;
   job.set_name(options.job);
   job.set_workers(options.world_size);
+  job.set_ranks(options.ranks);
   ToProto(options.settings, job);
   const auto& range = options.learning_rate_range;
   FillTraining(range ? WithRange(options.training, *range) : options.training,

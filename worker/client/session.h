@@ -98,6 +98,9 @@ struct SessionOptions {
   std::string run_id = {};  // SYNCLINE_RUN_ID: two runs may not share one job name
   uint32_t rank = 0;        // RANK, or the first of its usual substitutes (see FromEnv)
   uint32_t world_size = 1;  // WORLD_SIZE: the job begins when so many workers have joined
+  // Of a job whose workers are hosts: how many processes of the program there are on all of
+  // them, which all hosts say alike. 0: each worker is one.
+  uint32_t ranks = 0;
 
   TrainingOptions training = {};
   // How gradients and weights travel, when the job is saved, what it begins with, what

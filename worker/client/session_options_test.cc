@@ -12,6 +12,7 @@
 namespace syncline {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 // Starts each test without any of the variables, and puts nothing back: a test binary has
@@ -131,6 +132,19 @@ TEST_F(SessionOptionsTest, RefusesUnknownCodecsAndRanksOutOfRange) {
   EXPECT_FALSE(Session::Create({.failure_timeout = absl::Milliseconds(1)}).ok());
 }
 
+TEST_F(SessionOptionsTest, RefusesWhatHostsCannotDoForTheirRanks) {
+  SessionOptions options = {.world_size = 2, .ranks = 4};
+  EXPECT_TRUE(CheckSessionOptions(options).ok());
+  const auto refused = [](const SessionOptions& given, const char* why) {
+    EXPECT_THAT(std::string(CheckSessionOptions(given).message()), HasSubstr(why));
+  };
+  options.training.accumulate_steps = 2;
+  refused(options, "accumulate_steps is not for local aggregation");
+  options.training = {.mode = {.name = "bsp", .values = {{"quorum", 1}}}};
+  refused(options, "mode is bsp:quorum=1, and local aggregation is for bsp");
+  refused({.world_size = 2, .ranks = 1}, "ranks is 1, allowed are 2, the job's hosts");
+}
+
 TEST_F(SessionOptionsTest, DeclareChecksShapeAndName) {
   auto session = Session::Create({});
   ASSERT_TRUE(session.ok());
@@ -168,7 +182,8 @@ TEST_F(SessionOptionsTest, StartWithoutCoordinatorSaysWhoIsUnreachable) {
   ASSERT_TRUE((*session)->Declare({.name = "a", .shape = {4}}, weights).ok());
   const absl::Status status = (*session)->Start();
   EXPECT_TRUE(absl::IsUnavailable(status)) << status;
-  EXPECT_THAT(std::string(status.message()), HasSubstr("127.0.0.1:1"));
+  EXPECT_THAT(std::string(status.message()),
+              AllOf(HasSubstr("127.0.0.1:1"), HasSubstr("`syncline run` starts")));
 }
 
 TEST_F(SessionOptionsTest, StartCanBeCancelledAndIsThenOver) {

@@ -7,19 +7,16 @@ import unittest
 from unittest import mock
 
 import host_support
+import numpy
 import syncline.torch
 import torch
 from host_support import COUNT
 from syncline.torch import _host_wire as wire
 from syncline.torch._host_hub import Hub
-from syncline.torch._host_session import HostSession
+from syncline.torch._host_session import HostSession, join
 
 
 class WhenRanksDie(host_support.Ranks):
-    def assert_counted(self, out, steps):
-        for name, weight in torch.load(out).items():
-            self.assertTrue(torch.equal(weight.double().mean().round(), torch.tensor(-float(steps), dtype=torch.double)), name)
-
     def test_a_follower_that_is_killed_is_not_waited_for_and_comes_back(self):
         flag = self.folder / "go on"
         waits = f'exec("while step == 100 and not os.path.exists({str(flag)!r}): time.sleep(0.01)"); '
@@ -55,6 +52,13 @@ class WhenRanksDie(host_support.Ranks):
         for other in others:
             self.assertEqual(other.wait(), 138, other.text())
             self.assertRegex(other.text(), "Dropped: rank 0, which sends for all ranks of this host, is gone")
+
+    def test_without_its_leader_a_rank_that_was_not_let_in_ends(self):
+        leader, other = (self.start(rank, 3, 3, **COUNT)[0] for rank in range(2))
+        leader.await_line("waiting for rank 2 of this host")
+        leader.kill()
+        self.assertEqual(other.wait(), 138, other.text())
+        self.assertRegex(other.text(), "Dropped: rank 0, which sends for all ranks of this host, ended before it had let this rank in")
 
     def test_with_a_leader_that_is_stopped_a_host_ends(self):
         leader, other = (self.start(rank, 2, 2, steps=10_000, **COUNT)[0] for rank in range(2))
@@ -121,11 +125,37 @@ class WhenRanksJoinAgain(host_support.Ranks):
         for _, out in started[1:]:
             self.assert_equal(torch.load(started[0][1]), torch.load(out))
 
+    def test_by_themselves_in_any_order_the_others_of_their_host_stay(self):
+        for first in (1, 0):
+            with self.subTest(first=first):
+                joins = ("exec(\"def wait(one):\\n while not os.path.exists(folder + one): time.sleep(0.01)\"), "
+                         f"rank == {first} or wait('{first}'), optimizer.rejoin(), open(folder + str(rank), 'w').close(), wait(str(1 - rank)), "
+                         "print('again at step', optimizer.steps, flush=True)")
+                source = {**COUNT, "each_step": f"step == 5 and ({joins}); " + COUNT["each_step"],
+                          "options": f"samples=(globals().update(folder={str(self.folder / f'{first} is first, ')!r}), 1)[1]"}
+                started = [self.start(rank, 2, 2, job=f"{first} first", **source) for rank in range(2)]
+                for program, out in started:
+                    self.assertEqual(program.wait(), 0, program.text())
+                    self.assertIn("again at step 5", program.text())
+                    self.assert_counted(out, 8)
+
+    def test_in_the_middle_of_a_step_it_ends_with_what_they_gave(self):
+        # Each gives its gradient of the first part alone, and leaves when both have.
+        gives = ("exec(\"optimizer.synchronize()\\nmodel.parts[0].sum().backward()\\n"
+                 "(folder / str(rank)).touch()\\nwhile not (folder / str(1 - rank)).exists(): time.sleep(0.01)\"), optimizer.rejoin(), again.append(1)")
+        source = {**COUNT, "each_step": f"step == 5 and not again and ({gives}); " + COUNT["each_step"],
+                  "options": f"samples=(globals().update(again=[], folder=__import__('pathlib').Path({str(self.folder)!r})), 1)[1]"}
+        started = [self.start(rank, 2, 2, **source) for rank in range(2)]
+        for program, _ in started:
+            self.assertEqual(program.wait(), 0, program.text())
+        self.assert_equal(torch.load(started[0][1]), torch.load(started[1][1]))
+
     def test_who_comes_while_the_leader_leaves_waits_for_its_next_session(self):
         # The follower goes on when nobody can get to the old session any more, which still answers it.
         waits = "exec(\"for _ in range(3000):\\n try: wire.connect(optimizer.session._address).close(); time.sleep(0.01)\\n except OSError: break\")"
         each_step = (f"from syncline.torch import _host_wire as wire; "
-                     f"step == 5 and again and (again.clear(), rank and ({waits}, optimizer.session.stats), optimizer.rejoin()); "
+                     f"step == 5 and again and (again.clear(), rank and ({waits}, optimizer.session.stats), "
+                     "rank or optimizer.session.close(), optimizer.rejoin()); "
                      "model(step).backward()")
         started = [self.start(rank, 2, 2, options='samples=(globals().update(again=[1]), 1)[1]', each_step=each_step) for rank in range(2)]
         for program, _ in started:
@@ -154,7 +184,7 @@ class WhenTheLeaderLeaves(host_support.Ranks):
 class WhenProgramsAreInterrupted(unittest.TestCase):
     def session(self, **attributes):
         session = HostSession.__new__(HostSession)
-        parts = {"_lock": threading.RLock(), "_closed": "", "_failure": None, "_link": None, "_inner": mock.Mock(), "_hub": mock.Mock(), "_calls": mock.Mock(),
+        parts = {"_lock": threading.RLock(), "_closed": "", "_failure": None, "_link": None, "_inner": mock.Mock(), "_asked": None, "_hub": mock.Mock(), "_calls": mock.Mock(),
                  "_weights_region": object(), **attributes}
         for name, value in parts.items():
             setattr(session, name, value)
@@ -182,6 +212,45 @@ class WhenProgramsAreInterrupted(unittest.TestCase):
         link.close()
         with self.assertRaises(syncline.SessionClosed):
             self.session(_link=link, _closed="the session was closed")._read()
+
+
+class WhenProgramsFork(host_support.Ranks):
+    def test_while_another_thread_waits_children_hear_that_they_have_no_session(self):
+        source = """
+            import os, signal, threading, time, torch, syncline, syncline.torch
+            optimizer = syncline.torch.Optimizer(torch.nn.Linear(2, 2), "sgd", lr=0.1)
+            session = optimizer.session
+            if optimizer.rank == 0:
+                is_held, is_over = threading.Event(), threading.Event()
+
+                def hold():
+                    with session._lock:
+                        is_held.set()
+                        is_over.wait()
+
+                threading.Thread(target=hold, daemon=True).start()
+                is_held.wait()
+                child = os.fork()
+                if child == 0:
+                    signal.alarm(60)
+                    for call in (session.barrier, session.wait_all, lambda: session.stats, lambda: session.skip(t for t, _ in session._declared)):
+                        try:
+                            call()
+                        except syncline.SessionClosed:
+                            continue
+                        os._exit(1)
+                    session.close()
+                    os._exit(0)
+                print("child", os.waitpid(child, 0)[1], flush=True)
+                is_over.set()
+            session.barrier()
+            print("done", flush=True)
+        """
+        place = {"LOCAL_WORLD_SIZE": "2", "SYNCLINE_LOCAL_AGGREGATION": "1"}
+        started = [self.program(source, {**self.environment(rank, 2), **place, "LOCAL_RANK": str(rank)}) for rank in range(2)]
+        for program in started:
+            self.assertEqual(program.wait(), 0, program.text())
+        self.assertIn("child 0", started[0].text())
 
 
 class WhatIsRefused(host_support.Ranks):
@@ -215,7 +284,10 @@ class WhatIsRefused(host_support.Ranks):
                 ({"local_aggregation": 2}, {}, "local_aggregation is 2, but must be True or False"),
                 ({}, {"SYNCLINE_LOCAL_AGGREGATION": "yes"}, "SYNCLINE_LOCAL_AGGREGATION is 'yes', but must be 1 or 0"),
                 ({}, {"LOCAL_RANK": ""}, "LOCAL_RANK and LOCAL_WORLD_SIZE do not say which"),
-                ({}, {"LOCAL_WORLD_SIZE": "3"}, "rank 1 of 2 is number 1 of 3 on its host"),
+                ({}, {"LOCAL_RANK": "2"}, "rank 1 of 2 cannot be number 2 of 2 on its host"),
+                ({}, {"LOCAL_WORLD_SIZE": "3"}, "rank 1 of 2 is number 1 of 3 on its host, so that others have another number of ranks"),
+                ({}, {"WORLD_SIZE": "5"}, "others have another number of ranks, and GROUP_RANK and GROUP_WORLD_SIZE do not say"),
+                ({}, {"GROUP_RANK": "1", "GROUP_WORLD_SIZE": "2"}, "GROUP_RANK and GROUP_WORLD_SIZE say that this is host 1 of 2"),
                 ({"session": {"accumulate_steps": 2}}, {}, "accumulate in no_sync\\(\\)"),
                 ({"mode": "ssp:2"}, {}, "mode is ssp.*, and local aggregation is for bsp"),
                 ({"mode": "bsp:quorum=1"}, {}, "mode is bsp:quorum=1.*, and local aggregation is for bsp without a quorum"),
@@ -224,12 +296,47 @@ class WhatIsRefused(host_support.Ranks):
             with self.subTest(why=why), mock.patch.dict(os.environ, place), self.assertRaisesRegex(syncline.InvalidArgument, why):
                 syncline.torch.Optimizer(torch.nn.Linear(1, 1), "sgd", lr=0.1, **options)
 
-    def test_others_than_the_optimizer_say_that_they_do_not_heed_it(self):
-        session = self.options(rank=0, world_size=1)
+    def test_what_sends_nothing_to_servers_says_that_it_does_not_heed_it(self):
+        store = torch.distributed.FileStore(str(self.folder / "store"), 1)
+        torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+        self.addCleanup(torch.distributed.destroy_process_group)
         with mock.patch.dict(os.environ, {"SYNCLINE_LOCAL_AGGREGATION": "1"}), self.assertLogs("syncline", "WARNING") as said:
-            model = torch.nn.Linear(1, 1)
-            syncline.torch.wrap(torch.optim.SGD(model.parameters(), lr=0.1), model, session=session).close()
-        self.assertRegex(said.output[0], "SYNCLINE_LOCAL_AGGREGATION=1 has no effect on wrap and the DDP hook: it holds for syncline.torch.Optimizer")
+            syncline.torch.CompressedState("int8").close()
+        self.assertRegex(said.output[0], "SYNCLINE_LOCAL_AGGREGATION=1 has no effect on compressed_hook, whose ranks exchange gradients among themselves")
+
+    def test_what_no_session_takes(self):
+        read_only = numpy.zeros(4, numpy.float32)
+        read_only.flags.writeable = False
+        wrong = ({"name": "a"}, {"name": ""}, {"name": "x" * 2000}, {"weights": torch.zeros(2, 2).t()[:1]}, {"weights": torch.zeros(2, dtype=torch.int64)},
+                 {"weights": read_only}, {"weights": [1.0]}, {"learning_rate_scale": 0}, {"weights": torch.zeros(2).to_sparse()})
+        place = {**self.environment(1, 2), "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}
+        with mock.patch.dict(os.environ, place), syncline.Session(job="alone", rank=0, world_size=1) as alone:
+            settings = {"optimizer": "sgd:lr=1"}
+            one_of_two = join(settings, aggregates=True)
+            self.addCleanup(one_of_two.close)
+            self.assertIsInstance(one_of_two, HostSession)
+            for session in (alone, one_of_two):
+                session.declare("a", torch.zeros(2))
+            for tensor in wrong:
+                tensor = {"name": "b", "weights": torch.zeros(2), **tensor}
+                with self.subTest(tensor=tensor):
+                    said = []
+                    for session in (alone, one_of_two):
+                        with self.assertRaises(syncline.Error) as refused:
+                            session.declare(**tensor)
+                        said.append((type(refused.exception), str(refused.exception)))
+                    self.assertEqual(*said)
+            with self.assertRaisesRegex(syncline.InvalidArgument, "optimizer state"):
+                one_of_two.set_state(one_of_two.declare("c", torch.zeros(2)), 1, [torch.zeros(3)])
+
+    def test_hosts_that_count_their_ranks_otherwise(self):
+        first = self.start(0, 2, 1, job="counts")[0]
+        first.await_line("waiting for worker 2 of 2")
+        others = [self.start(rank, 4, 2, env={"SYNCLINE_JOB": f"{self.id()}counts1", "GROUP_RANK": "1", "GROUP_WORLD_SIZE": "2"})[0] for rank in (2, 3)]
+        for other in others:
+            self.assertEqual(other.wait(), 7, other.text())
+            self.assertRegex(other.text(), "JobRefused: job '.*' has each worker for itself, and not hosts with 4 ranks together: `syncline run` wants")
+        first.kill()
 
 
 if __name__ == "__main__":

@@ -57,6 +57,23 @@ class HostSteps(unittest.TestCase):
         self.assertTrue(steps.is_whole(1))
         self.assertEqual([rank for rank, _ in steps.hand(1)], [0])
 
+    def test_a_step_that_all_left_ends_with_what_they_gave(self):
+        steps = self.steps([0, 1], tensors=3)
+        for rank in (0, 1):
+            steps.give(rank, 0, 5, ONE, 1.0)
+        steps.give(1, 1, 5, ONE, 1.0)
+        steps.hand(0)
+        for rank in (0, 1):
+            steps.remove(rank)
+            steps.ask_to_join(rank)
+        self.assertEqual(steps.admit(2.0), [])
+        self.assertTrue(steps.is_whole(1) and steps.is_whole(2))
+        self.assertEqual([[rank for rank, _ in steps.hand(tensor)] for tensor in (1, 2)], [[1], []])
+        for tensor in range(3):
+            steps.arrive(tensor, 3.0)
+        self.assertFalse(any(steps.is_whole(tensor) for tensor in range(3)), "of the next step nothing was handed on")
+        self.assertEqual(steps.admit(3.0), [0, 1])
+
     def test_who_joins_waits_for_the_end_of_the_step(self):
         steps = self.steps([0])
         steps.give(0, 0, 5, ONE, 1.0)
@@ -113,7 +130,7 @@ class HostSteps(unittest.TestCase):
                 return
             event = draw.random()
             rank = draw.randrange(ranks)
-            if event < 0.05 and rank and rank not in gone:  # the leader stays
+            if event < 0.05 and rank not in gone:
                 steps.remove(rank)
                 lives.pop(rank, None)
                 gone.add(rank)

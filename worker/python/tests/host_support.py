@@ -30,7 +30,7 @@ PROGRAM = """
                        for number, part in enumerate(list(self.parts)[:used]))
 
     model = Model()
-    optimizer = syncline.torch.Optimizer(model, "{name}", lr={lr}, push="fp32", publish="fp32", {options})
+    optimizer = {optimizer}
     first = optimizer.steps
     print(f"first step {{first}} of rank {{optimizer.rank}} of {{optimizer.world_size}}", flush=True)
     before = optimizer.session.stats
@@ -47,9 +47,17 @@ PROGRAM = """
     {at_end}
     print("done", flush=True)
 """
+OPTIMIZER = 'syncline.torch.Optimizer(model, "{name}", lr={lr}, push="fp32", publish="fp32", {options})'
 BYTES = 4 * (3 + 40_000 + 70_001)
 # Weights fall by one in each step, whoever takes part: they count the steps that they were part of.
 COUNT = {"name": "sgd", "lr": 1.0, "each_step": "model().backward(); time.sleep(0.01)"}
+
+
+def program_of(optimizer=OPTIMIZER, **source):
+    """PROGRAM with these in place of what it does otherwise."""
+    source = {"dtype": "float32", "name": "adamw", "lr": 0.01, "options": "", "steps": 8, "each_step": "model(step).backward()", "at_end": "pass",
+              **source}
+    return PROGRAM.format(optimizer=optimizer.format(**source), **source)
 
 
 class Ranks(support.ServersTest):
@@ -59,13 +67,11 @@ class Ranks(support.ServersTest):
 
     def start(self, rank, world, on_host, job="", env=None, **source):
         """Rank `rank`, of which `on_host` are on each host; 1: without local aggregation."""
-        source = {"dtype": "float32", "name": "adamw", "lr": 0.01, "options": "", "steps": 8,
-                  "each_step": "model(step).backward()", "at_end": "pass", **source}
         aggregates = {"LOCAL_RANK": str(rank % on_host), "LOCAL_WORLD_SIZE": str(on_host), "SYNCLINE_LOCAL_AGGREGATION": "1"}
         out = self.folder / f"{job}{on_host}-{rank}.pt"
         environment = {**self.environment(rank, world), "SYNCLINE_JOB": f"{self.id()}{job}{on_host}", "OUT": str(out),
                        **(aggregates if on_host > 1 else {"SYNCLINE_LOCAL_AGGREGATION": "0"}), **(env or {})}
-        return self.program(PROGRAM.format(**source), environment), out
+        return self.program(program_of(**source), environment), out
 
     def run_all(self, world, on_host, **more):
         started = [self.start(rank, world, on_host, **more) for rank in range(world)]
@@ -76,6 +82,11 @@ class Ranks(support.ServersTest):
             self.assert_equal(weights[0], other)
         said = [program.await_line(r"pushed (\d+) pulled (\d+) steps (\d+) members (\d+)") for program, _ in started]
         return weights[0], [tuple(map(int, one.groups())) for one in said]
+
+    def assert_counted(self, out, steps):
+        """Of a program that is COUNT."""
+        for name, weight in torch.load(out).items():
+            self.assertTrue(torch.equal(weight.double().mean().round(), torch.tensor(-float(steps), dtype=torch.double)), name)
 
     def assert_equal(self, one, other):
         for name, weight in one.items():

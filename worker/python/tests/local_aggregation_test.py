@@ -9,7 +9,7 @@ from pathlib import Path
 import host_support
 import support
 import torch
-from host_support import BYTES, COUNT, PROGRAM
+from host_support import BYTES, COUNT, program_of
 
 
 class LocalAggregation(host_support.Ranks):
@@ -106,12 +106,84 @@ class LocalAggregation(host_support.Ranks):
                 self.assertTrue(torch.equal(torch.as_tensor(value), torch.as_tensor(of_other["state"][number][name])), name)
 
 
+    def test_hosts_of_different_sizes(self):
+        hosts = {"GROUP_WORLD_SIZE": "2"}
+        places = [{"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2", "GROUP_RANK": "0"}, {"LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", "GROUP_RANK": "0"},
+                  {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", "GROUP_RANK": "1"}]
+        each_step = "optimizer.samples = rank + 1; model(step).backward()"  # two parts in three of the step are the third rank's
+        started = [self.start(rank, 3, 2, env={**hosts, **place}, each_step=each_step) for rank, place in enumerate(places)]
+        for rank, (program, out) in enumerate(started):
+            self.assertEqual(program.wait(), 0, program.text())
+            self.assertIn(f"of rank {rank} of 3", program.text())
+            self.assertIn("steps 8 members 2;", program.text())
+            self.assert_equal(torch.load(started[0][1]), torch.load(out))
+        alone, _ = self.run_all(3, 1, each_step=each_step)
+        for name, weight in torch.load(started[0][1]).items():
+            torch.testing.assert_close(weight, alone[name], rtol=1e-5, atol=1e-6)
+
+
+class WhatElseSendsGradients(host_support.Ranks):
+    """Two ranks have the bits that they have without local aggregation, and push half."""
+
+    def assert_same(self, **source):
+        alone, of_alone = self.run_all(2, 1, **source)
+        together, figures = self.run_all(2, 2, **source)
+        self.assert_equal(alone, together)
+        for kind in (0, 1):  # pushed, pulled
+            self.assertEqual(sum(one[kind] for one in of_alone), 2 * sum(one[kind] for one in figures))
+        self.assertEqual({members for *_, members in figures}, {1})
+
+    def test_wrap(self):
+        self.assert_same(optimizer="syncline.torch.wrap(torch.optim.SGD(model.parameters(), lr=0.01), model)",
+                         each_step="optimizer.zero_grad(); model(step).backward()")
+
+    def test_local_sgd(self):
+        self.assert_same(optimizer="syncline.torch.LocalSGD(model, torch.optim.SGD(model.parameters(), lr=0.01), sync_every=3)",
+                         each_step="optimizer.zero_grad(); model(step).backward()")
+
+    def test_diloco_with_fragments_and_overlap(self):
+        self.assert_same(optimizer="syncline.torch.DiLoCo(model, torch.optim.SGD(model.parameters(), lr=0.01), sync_every=3, fragments=2, overlap=1)",
+                         each_step="optimizer.zero_grad(); model(step).backward()")
+
+    def test_the_hook_of_ddp(self):
+        source = """
+            import os, torch, syncline.torch
+            torch.set_num_threads(1)
+            torch.distributed.init_process_group("gloo", init_method="file://" + os.environ["STORE"], rank=int(os.environ["RANK"]), world_size=2)
+            torch.manual_seed(0)
+            ddp = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(20, 30))
+            state = syncline.torch.HookState(ddp)
+            ddp.register_comm_hook(state, syncline.torch.hook)
+            optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
+            for step in range(5):
+                optimizer.zero_grad()
+                ddp(torch.randn(8, 20, generator=torch.Generator().manual_seed(10 * step + torch.distributed.get_rank()))).square().mean().backward()
+                optimizer.step()
+            print("members", state.session.stats.members, flush=True)
+            torch.save(ddp.module.state_dict(), os.environ["OUT"])
+        """
+        weights = {}
+        for on_host in (1, 2):
+            started = []
+            for rank in range(2):
+                place = {"LOCAL_RANK": str(rank % on_host), "LOCAL_WORLD_SIZE": str(on_host), "SYNCLINE_LOCAL_AGGREGATION": "1"}
+                out = str(self.folder / f"{on_host}-{rank}.pt")
+                started.append((self.program(source, {**self.environment(rank, 2), "SYNCLINE_JOB": f"{self.id()}{on_host}", **place, "OUT": out,
+                                                      "STORE": str(self.folder / f"store{on_host}")}), out))
+            for program, out in started:
+                self.assertEqual(program.wait(), 0, program.text())
+                self.assertIn(f"members {2 // on_host}", program.text())
+            weights[on_host] = [torch.load(out) for _, out in started]
+        for other in (weights[1][1], *weights[2]):
+            self.assert_equal(weights[1][0], other)
+
+
 class UnderTheLauncher(unittest.TestCase):
     def launch(self, *arguments, **source):
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
         script = Path(folder.name) / "train.py"
-        script.write_text(textwrap.dedent(PROGRAM.format(**{"dtype": "float32", "at_end": "pass", "options": "", **source})))
+        script.write_text(textwrap.dedent(program_of(**source)))
         command = [sys.executable, "-m", "syncline.run", "--log-dir", Path(folder.name) / "logs", "--standalone", "--nproc-per-node", "4",
                    "--local-aggregation", "--tee", "3", *arguments, script]
         program = support.Process([str(word) for word in command], {"SYNCLINE_FAILURE_TIMEOUT": support.FAILURE_TIMEOUT,

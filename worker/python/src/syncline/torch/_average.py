@@ -15,7 +15,8 @@ from syncline.errors import FailedPrecondition, InvalidArgument
 from syncline.session import Option, Session, Tensor
 from syncline.torch._bucket import Bucket
 from syncline.torch._groups import merged
-from syncline.torch._host_place import warn_unheeded
+from syncline.torch._host_place import is_wanted
+from syncline.torch._host_session import close_after, join
 
 # Weights become minus the mean gradient of the step, whatever they were (server/optimizer/README.md).
 _MEAN = "sgd:lr=1,replace=1"
@@ -28,14 +29,13 @@ class Averager:
     """A job whose tensors are gradients. Threads: each parameter by one at a time."""
 
     def __init__(self, named: Iterable[tuple[str, torch.nn.Parameter]], *, push: Option, publish: Option, gradient: Option,
-                 mode: Option, session: Optional[Mapping[str, Option]]) -> None:
+                 mode: Option, session: Optional[Mapping[str, Option]], local_aggregation: Optional[bool]) -> None:
         _exit.set_up()
         if str(publish).partition(":")[0] not in _PUBLISHED:
             raise InvalidArgument(f"publish={publish!r}: a mean gradient comes as {', '.join(_PUBLISHED)}; push= may be any codec")
         settings = merged({"optimizer": _MEAN, "push": push, "publish": publish, "gradient": gradient, "mode": mode}, session or {})
         _check_mode(settings["mode"])
-        warn_unheeded("wrap and the DDP hook")
-        self.session = Session(**settings)
+        self.session = join(settings, is_wanted(local_aggregation))
         self._tensors: dict[int, Tensor] = {}
         try:
             for name, parameter in named:
@@ -47,8 +47,8 @@ class Averager:
                 raise FailedPrecondition(
                     f"the job has run for {self.session.step} steps without this worker, and its servers keep no weights that this one "
                     "could begin with; start all workers again, or use syncline.torch.Optimizer or LocalSGD, whose workers come and go")
-        except BaseException:
-            self.session.close()
+        except BaseException as error:
+            close_after(self.session, error)
             raise
 
     def __contains__(self, parameter: torch.nn.Parameter) -> bool:
@@ -93,16 +93,17 @@ class HookState:
     All ranks make it, after the DDP model; it waits for the others. `push` says how gradients travel to the servers
     (docs/compression.md), `publish` how means come back: "fp32", "bf16" or "fp16". `gradient` is what the servers do to the
     mean, as clip_global_norm=1. `samples` says of how many samples a gradient is the mean; set it when batches differ. By
-    default all ranks count the same, as without a hook. `mode` is "bsp", as of wrap. `session` has further options of
+    default all ranks count the same, as without a hook. `mode` is "bsp", `local_aggregation` as of wrap. `session` has further options of
     syncline.Session.
     """
 
     def __init__(self, model: torch.nn.Module, *, push: Option = "fp32", publish: Option = "fp32", gradient: Option = None,
-                 mode: Option = None, samples: int = 1, session: Optional[Mapping[str, Option]] = None) -> None:
+                 mode: Option = None, samples: int = 1, local_aggregation: Optional[bool] = None,
+                 session: Optional[Mapping[str, Option]] = None) -> None:
         self.samples = samples
         inner = getattr(model, "module", model)
         self._averager = Averager(((name, p) for name, p in inner.named_parameters() if p.requires_grad), push=push,
-                                  publish=publish, gradient=gradient, mode=mode, session=session)
+                                  publish=publish, gradient=gradient, mode=mode, session=session, local_aggregation=local_aggregation)
         self._buckets: queue.SimpleQueue[Optional[Bucket]] = queue.SimpleQueue()
         self._taker = threading.Thread(target=self._take, name="syncline-ddp", daemon=True)
         self._taker.start()

@@ -15,6 +15,7 @@ import torch
 from syncline import _exit, _group
 from syncline.errors import FailedPrecondition, InvalidArgument
 from syncline.torch._bucket import Bucket
+from syncline.torch._host_place import warn_unheeded
 from syncline.torch._meeting import await_key, network
 
 _made: collections.Counter[str] = collections.Counter()  # groups, by their members
@@ -48,6 +49,7 @@ class CompressedState:
             raise FailedPrecondition("CompressedState needs a process group: call torch.distributed.init_process_group before")
         _exit.set_up()
         _group.check_codec(codec)
+        warn_unheeded("compressed_hook, whose ranks exchange gradients among themselves and send none to servers")
         self._codec, self._seed = codec, seed
         self._group: Optional[_group.Group] = _connect(process_group, timeout)
         self._process = os.getpid()

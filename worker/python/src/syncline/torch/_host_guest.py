@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections import deque
 from typing import Optional
 
@@ -15,7 +16,19 @@ class Guest:
         self.link = link
         self.rank = -1  # within the host
         self.region: Optional[Region] = None  # where its gradients are
+        self.came = time.monotonic()
+        self.questions = 0  # that were not answered yet
         self._unsent: deque[tuple[bytes, tuple[int, ...]]] = deque()
+
+    def answer(self, message: bytes) -> None:
+        """To one of its questions."""
+        self.questions -= 1
+        self.send(message)
+
+    @property
+    def unread(self) -> int:
+        """How many messages it has no room for."""
+        return len(self._unsent)
 
     @property
     def is_behind(self) -> bool:

@@ -22,13 +22,16 @@ from syncline import _log
 from syncline.errors import AlreadyExists, DataLoss, DeadlineExceeded, Dropped, Error, InvalidArgument, JobRefused
 from syncline.session import Session, Tensor
 from syncline.torch import _host_wire as wire
+from syncline.torch._host_door import Waits
 from syncline.torch._host_guest import Guest
 from syncline.torch._host_place import HostPlace
-from syncline.torch._host_requests import Requests, close_all
+from syncline.torch._host_requests import Requests
 from syncline.torch._host_steps import Given, Steps
 
 _MOST_SAMPLES = 2**32 - 1
 _LOOK_AGAIN_S = 0.02
+_MOST_AT_ONCE = 64  # messages of one rank, until others are heard
+_MOST_UNREAD = 4096  # answers and beats; of weights a rank that takes part has those of two steps at most
 _LAST_LOSS_S = 1.0  # a session that fails may hold the thread that tells it
 # So many failure timeouts a rank may keep the others of its host waiting: fewer than the five after which the coordinator drops the
 # host. As long a rank hears nothing of the leader until it gives up.
@@ -68,6 +71,7 @@ class Hub:
         self._posted: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._handed = threading.Condition()
         self._are_handed: set[int] = set()
+        self._waits = Waits()
         self._is_closing = threading.Event()
         self._is_over = False
         self._left_after: Optional[BaseException] = None
@@ -218,9 +222,11 @@ class Hub:
         try:
             connected, _ = self._listener.accept()
             link = wire.Link(connected)
-        except (OSError, Error) as error:
-            _log.logger.warning("a process was not heard: %s", error)
+        except BlockingIOError:  # it has gone again
             return
+        except (OSError, Error) as error:  # too many files are open, for example; it would be tried at once again
+            _log.logger.warning("a process was not heard: %s", error)
+            return time.sleep(_LOOK_AGAIN_S)
         connected.setblocking(False)
         guest = Guest(link)
         self._guests[connected.fileno()] = guest
@@ -230,9 +236,12 @@ class Hub:
         try:
             if events & selectors.EVENT_WRITE:
                 guest.flush()
-            while guest.link.socket.fileno() >= 0:
+            for _ in range(_MOST_AT_ONCE):  # others have their turn, too
+                if guest.link.socket.fileno() < 0:
+                    return
                 message, descriptors = guest.link.receive()
                 if not message:
+                    wire.close_all(descriptors)
                     return self._lose(guest, "its process has ended")
                 self._take(guest, message, descriptors)
         except BlockingIOError:
@@ -241,15 +250,15 @@ class Hub:
             self._lose(guest, str(error))
         except Error as error:
             self._refuse(guest, error)
-        except (KeyError, TypeError, ValueError) as error:
+        except (LookupError, TypeError, ValueError, ArithmeticError) as error:
             self._refuse(guest, DataLoss(f"a message of another rank of this host is none of ours: {error!r}"))
 
     def _take(self, guest: Guest, message: bytes, descriptors: list[int]) -> None:
-        kind, said = wire.parse(message)
-        if kind == wire.GIVE:
-            return self._take_gradient(guest, said)
         try:
-            if kind == wire.HELLO and guest.region is None:
+            kind, said = wire.parse(message)
+            if kind == wire.GIVE:
+                self._take_gradient(guest, said)
+            elif kind == wire.HELLO and guest.region is None:
                 self._greet(guest, said, descriptors)
             elif kind == wire.ASK and guest.region is not None:
                 self._requests.take(guest, said, descriptors)
@@ -257,9 +266,8 @@ class Hub:
                 self._lose(guest, None)
             else:
                 raise DataLoss("a message that no rank of this host sends")
-        except BaseException:
-            close_all(descriptors)
-            raise
+        finally:
+            wire.close_all(descriptors)
 
     def _greet(self, guest: Guest, said: Any, descriptors: list[int]) -> None:
         rank, place = int(said["local_rank"]), self._of.place
@@ -267,11 +275,12 @@ class Hub:
             raise JobRefused(f"rank {place.rank_of(rank)} declares other tensors, or has other options, than rank {place.rank_of(0)}, with which "
                              "it is to send as one: all ranks make the same model and the same Optimizer")
         if rank in self._ranks and self._ranks[rank].link.is_gone:
-            self._lose(self._ranks[rank], "its process has ended")
+            self._lose(self._ranks[rank], "it comes again")
         if rank in self._ranks or not 0 <= rank < place.local_ranks:
             raise JobRefused(f"process {guest.link.process} says that it is rank {place.rank_of(rank)}, which another one of this host is already")
-        guest.rank, guest.region = rank, wire.Region(self._of.layout, descriptors[0])
+        guest.region, guest.rank = wire.Region(self._of.layout, descriptors.pop()), rank
         self._ranks[rank] = guest
+        guest.send(wire.record(wire.BEAT))  # it was heard
         if self._steps is not None:
             self._steps.ask_to_join(rank)
         elif len(self._ranks) == place.local_ranks:
@@ -285,6 +294,8 @@ class Hub:
     def _take_gradient(self, guest: Guest, said: wire.GiveMessage) -> None:
         now, given = time.monotonic(), Given(said.samples, said.rate_factor)
         index = self._index.get(said.tensor)
+        if not 0 <= given.rate_factor <= wire.LARGEST_FACTOR:
+            raise DataLoss(f"a learning rate of {given.rate_factor:g} times its own")
         if self._steps is None or index is None or not self._steps.give(guest.rank, index, said.step, given, now):
             raise DataLoss(f"a gradient of step {said.step} that rank {self._of.place.rank_of(guest.rank)} may not give now")
         self._touched.add(index)
@@ -350,8 +361,11 @@ class Hub:
             for guest in self._ranks.values():
                 if not guest.is_behind:
                     guest.send(wire.record(wire.BEAT))
+        self._lose_idlers(now)
+        missing = [str(place.rank_of(rank)) for rank in range(place.local_ranks) if rank not in self._ranks]
+        if not self._everyone.is_set() and missing:
+            self._waits.say(f"rank {', '.join(missing)} of this host")
         if not self._everyone.is_set() and now - self._began > self._of.start_timeout:
-            missing = [str(place.rank_of(rank)) for rank in range(place.local_ranks) if rank not in self._ranks]
             raise DeadlineExceeded(f"of the {place.local_ranks} ranks of this host rank {', '.join(missing)} did not come within "
                                    f"{self._of.start_timeout:g} s: have their processes ended?")
         patience = PATIENCE * self._of.failure_timeout
@@ -361,11 +375,19 @@ class Hub:
                 raise error
             self._refuse(self._ranks[rank], error)
 
+    def _lose_idlers(self, now: float) -> None:
+        """Whose connections and messages would take more and more memory."""
+        for guest in list(self._guests.values()):
+            if guest.rank < 0 and now - guest.came > self._of.failure_timeout:
+                self._refuse(guest, DataLoss(f"process {guest.link.process} has not said for {self._of.failure_timeout:g} s which rank it is"))
+            elif guest.unread > _MOST_UNREAD + 4 * len(self._of.tensors):
+                self._lose(guest, f"it leaves {guest.unread} messages unread")
+
     def _hand(self, number: int, given: list[tuple[int, Given]]) -> None:
         """Pushes the mean of what ranks gave, added up in their order."""
         session, tensor = self._of.session, self._of.tensors[number]
-        factor = given[0][1].rate_factor
-        if factor != self._factors.get(number, 1.0):
+        factor = given[0][1].rate_factor if given else 1.0
+        if given and factor != self._factors.get(number, 1.0):
             session.scale_learning_rate(tensor, factor)
             self._factors[number] = factor
         parts = [(rank, one.samples) for rank, one in given if one.samples]

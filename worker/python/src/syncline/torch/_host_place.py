@@ -10,6 +10,8 @@ from syncline.errors import InvalidArgument
 VARIABLE = "SYNCLINE_LOCAL_AGGREGATION"
 # Who says which of a host's ranks this is, and how many there are: torchrun and `syncline run`; Open MPI.
 _LOCAL = (("LOCAL_RANK", "LOCAL_WORLD_SIZE"), ("OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"))
+# Which host this is, and how many there are: torchrun and `syncline run`.
+_HOSTS = ("GROUP_RANK", "GROUP_WORLD_SIZE")
 
 
 class HostPlace(NamedTuple):
@@ -19,6 +21,8 @@ class HostPlace(NamedTuple):
     local_ranks: int
     host: int
     hosts: int
+    leader: int  # among all ranks of the job
+    ranks: int  # of the job
 
     @property
     def is_leader(self) -> bool:
@@ -27,7 +31,7 @@ class HostPlace(NamedTuple):
 
     def rank_of(self, local_rank: int) -> int:
         """Among all ranks of the job."""
-        return self.host * self.local_ranks + local_rank
+        return self.leader + local_rank
 
 
 def is_wanted(asked: Optional[bool]) -> bool:
@@ -43,25 +47,44 @@ def is_wanted(asked: Optional[bool]) -> bool:
 
 
 def warn_unheeded(who: str) -> None:
-    """Of what pushes for each rank by itself although the environment asks for more."""
+    """Of what sends for each rank by itself although the environment asks for more."""
     if is_wanted(None):
-        _log.logger.warning("%s=1 has no effect on %s: it holds for syncline.torch.Optimizer", VARIABLE, who)
+        _log.logger.warning("%s=1 has no effect on %s", VARIABLE, who)
 
 
 def place_of(rank: int, ranks: int) -> HostPlace:
-    """Of rank `rank` of `ranks`, by the launcher's variables. InvalidArgument where they do not say it, or hosts differ in size."""
+    """Of rank `rank` of `ranks`, by the launcher's variables. InvalidArgument where they do not say it, or contradict each other."""
     for names in _LOCAL:
         local_rank, local_ranks = (os.environ.get(name, "") for name in names)
         if local_rank.isdecimal() and local_ranks.isdecimal():
-            return _checked(rank, ranks, int(local_rank), int(local_ranks))
+            return _placed(rank, ranks, int(local_rank), int(local_ranks))
     raise InvalidArgument(
         f"local aggregation among {ranks} ranks, but LOCAL_RANK and LOCAL_WORLD_SIZE do not say which of them are on this host: start "
         "the program by `syncline run`, torchrun or mpirun, which set them, or set them yourself")
 
 
-def _checked(rank: int, ranks: int, local_rank: int, local_ranks: int) -> HostPlace:
-    if local_ranks < 1 or local_rank >= local_ranks or ranks % local_ranks or rank % local_ranks != local_rank:
+def _placed(rank: int, ranks: int, local_rank: int, local_ranks: int) -> HostPlace:
+    leader = rank - local_rank
+    if not 0 <= local_rank < local_ranks or leader < 0:
+        raise InvalidArgument(f"rank {rank} of {ranks} cannot be number {local_rank} of {local_ranks} on its host: RANK, LOCAL_RANK and LOCAL_WORLD_SIZE "
+                              "(or OMPI_COMM_WORLD_…) contradict each other, or the ranks of a host do not follow each other")
+    host, hosts = (os.environ.get(name, "") for name in _HOSTS)
+    if host.isdecimal() and hosts.isdecimal():
+        return _checked(HostPlace(local_rank, local_ranks, int(host), int(hosts), leader, ranks))
+    if ranks % local_ranks or leader % local_ranks:
         raise InvalidArgument(
-            f"local aggregation wants equally many ranks on each host, numbered host by host, but rank {rank} of {ranks} is number "
-            f"{local_rank} of {local_ranks} on its host")
-    return HostPlace(local_rank, local_ranks, rank // local_ranks, ranks // local_ranks)
+            f"local aggregation: rank {rank} of {ranks} is number {local_rank} of {local_ranks} on its host, so that others have another number of "
+            "ranks, and GROUP_RANK and GROUP_WORLD_SIZE do not say which host this is, and how many there are: start the program by "
+            "torchrun, which sets them, set them yourself, or start equally many ranks on each host")
+    return HostPlace(local_rank, local_ranks, leader // local_ranks, ranks // local_ranks, leader, ranks)
+
+
+def _checked(place: HostPlace) -> HostPlace:
+    """Of a host that came later, number and ranks may be beyond those that the job began with."""
+    is_alone = place.hosts == 1 and place.host == 0
+    if 1 <= place.hosts <= place.ranks and place.host <= place.leader and (not is_alone or (place.leader == 0 and place.ranks == place.local_ranks)):
+        return place
+    raise InvalidArgument(
+        f"GROUP_RANK and GROUP_WORLD_SIZE say that this is host {place.host} of {place.hosts}, which its {place.local_ranks} ranks from rank "
+        f"{place.leader} on, of {place.ranks}, contradict: `syncline run` and torchrun set them, and whoever sets LOCAL_RANK itself sets them, "
+        "too, or neither")

@@ -1,10 +1,11 @@
 """What ranks of a host ask the servers for through their leader: states, averages, figures, a barrier, and that their loss be told."""
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Sequence
 from typing import Any, Callable
+
+import torch
 
 from syncline.errors import DataLoss
 from syncline.session import Session, Tensor
@@ -12,6 +13,7 @@ from syncline.torch import _host_wire as wire
 from syncline.torch._host_guest import Guest
 
 Post = Callable[[Callable[[], None]], None]
+_MOST_QUESTIONS = 256  # of a rank, each of them a thread
 
 
 class Requests:
@@ -24,18 +26,22 @@ class Requests:
         self._at_barrier: dict[int, tuple[Guest, int]] = {}  # by rank: who, and the number of its question
 
     def take(self, guest: Guest, said: Any, descriptors: list[int]) -> None:
-        """A question. DataLoss for one that nobody asks."""
+        """A question. DataLoss for one that nobody asks. What it takes of the descriptors is gone from the list."""
         what, number = said["what"], said["id"]
         if what == "loss":
             return self._take_loss(guest.rank, said)
+        if guest.questions >= _MOST_QUESTIONS:
+            raise DataLoss(f"a rank of this host asks {guest.questions} questions at once")
         if what == "barrier":
             self._at_barrier[guest.rank] = (guest, number)
             return
         if what == "stats":
             return self._in_thread([(guest, number)], self._stats)
         if what not in ("state", "average") or len(descriptors) != 1:
-            raise DataLoss(f"a rank of this host asks for {what!r}, which there is not")
-        self._in_thread([(guest, number)], lambda: self._pull(said, descriptors[0]))
+            raise DataLoss(f"a rank of this host asks for {str(what)[:50]!r}, which there is not")
+        tensor = self._tensors[said["tensor"]]
+        out = wire.Region(wire.array_of(tensor.memory), descriptors.pop())
+        self._in_thread([(guest, number)], lambda: self._pull(said, tensor, out.tensor(0)))
 
     def look(self, ranks: Sequence[int]) -> None:
         """Ends the barrier and tells the loss, if all these ranks have come to it."""
@@ -58,23 +64,27 @@ class Requests:
             self._session.report_loss(mean, self._losses_step, min(total, 2**32 - 1))
 
     def _take_loss(self, rank: int, said: Any) -> None:
-        if said["step"] != self._losses_step or rank in self._losses:
+        loss, step, samples = float(said["loss"]), int(said["step"]), int(said["samples"])
+        if not (0 <= step < 2**64 and 0 < samples < 2**32):
+            raise DataLoss(f"a rank of this host tells the loss of {samples} samples in step {step}")
+        if step != self._losses_step or rank in self._losses:
             self.tell_loss()
-        self._losses_step = said["step"]
-        self._losses[rank] = (float(said["loss"]), int(said["samples"]))
+        self._losses_step = step
+        self._losses[rank] = (loss, samples)
 
     def _stats(self) -> dict[str, int]:
         stats = self._session.stats
         return {"epoch": stats.epoch, "members": stats.members}
 
-    def _pull(self, said: Any, descriptor: int) -> Any:
-        tensor = self._tensors[said["tensor"]]
-        out = wire.Region(wire.array_of(tensor.memory), descriptor).tensor(0)
+    def _pull(self, said: Any, tensor: Tensor, out: torch.Tensor) -> Any:
         if said["what"] == "average":
             return self._session.pull_average(tensor, out, said["timeout"])
         return self._session.pull_state(tensor, said["array"], out, said["timeout"])
 
     def _in_thread(self, asking: list[tuple[Guest, int]], work: Callable[[], Any]) -> None:
+        for guest, _ in asking:
+            guest.questions += 1
+
         def run() -> None:
             try:
                 answer, error = work(), None
@@ -82,12 +92,6 @@ class Requests:
                 answer, error = None, wire.failure(failed)[1:].decode()
             for guest, number in asking:
                 message = wire.record(wire.ANSWER, id=number, value=answer, error=error)
-                self._post(lambda guest=guest, message=message: guest.send(message))  # type: ignore[misc]
+                self._post(lambda guest=guest, message=message: guest.answer(message))  # type: ignore[misc]
 
         threading.Thread(target=run, name="syncline-host-request", daemon=True).start()
-
-
-def close_all(descriptors: Sequence[int]) -> None:
-    """Of a message that brought some which nobody wants."""
-    for descriptor in descriptors:
-        os.close(descriptor)

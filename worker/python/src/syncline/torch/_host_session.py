@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import hashlib
 import os
 import socket
@@ -11,29 +12,44 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import Any, Optional, Union
 
+import torch
+
 from syncline import _log, _names, _staging, session as sessions
 from syncline._calls import Calls
 from syncline._durations import seconds_of
 from syncline._library import FLOAT32, Options
 from syncline._memory import memory_of
 from syncline._report import PHASES, Stats
-from syncline.errors import DeadlineExceeded, Dropped, Error, FailedPrecondition, InvalidArgument, SessionClosed
+from syncline.errors import DataLoss, DeadlineExceeded, Dropped, Error, FailedPrecondition, InvalidArgument, SessionClosed
 from syncline.session import Option, Session, Tensor
 from syncline.torch import _host_wire as wire
-from syncline.torch._host_hub import PATIENCE, Hub, Setup
+from syncline.torch._host_door import Door
+from syncline.torch._host_hub import Hub, Setup
+from syncline.torch._host_listener import Listener, NotWelcome
 from syncline.torch._host_place import HostPlace, place_of
 
-_SLICE_S = 0.1
 _LOOK_AGAIN_S = 0.02
-_SEND_AGAIN_S = 1.0
 _CLOSED = "the session was closed"
 # Of its options, what ranks of a host need not have alike.
 _OWN = ("coordinator", "job", "run_id", "rank", "world_size", "tls_cert", "tls_key", "tls_ca", "identities", "codec_threads",
         "failure_timeout", "start_timeout")
 
 
-def open_session(settings: Mapping[str, Option]) -> Session:
-    """Of the rank that the settings and the environment say: one of its host's, where that has several."""
+def join(settings: Mapping[str, Option], aggregates: bool) -> Session:
+    """A session of this process alone or, with local aggregation and several ranks on this host, that of one of these."""
+    return _open(settings) if aggregates else Session(**settings)
+
+
+def close_after(session: Session, error: BaseException) -> None:
+    """The end of a session whose program failed."""
+    if isinstance(session, HostSession):
+        session.close_after(error)
+    else:
+        session.close()
+
+
+def _open(settings: Mapping[str, Option]) -> Session:
+    """Of the rank that the settings and the environment say."""
     options = Options()
     try:
         for key, value in settings.items():
@@ -41,62 +57,41 @@ def open_session(settings: Mapping[str, Option]) -> Session:
                 options[key] = value
         rank, ranks = int(options["rank"]), int(options["world_size"])
         has_servers = settings.get("coordinator") is not None or os.environ.get("SYNCLINE_COORDINATOR")
-        if ranks == 1 or not has_servers or (place := place_of(rank, ranks)).local_ranks == 1:
+        if ranks == 1 or not has_servers or (place := place_of(rank, ranks)).hosts == ranks:
             return Session(**settings)  # which says what is missing
-        if int(options["accumulate_steps"]) > 1:
-            raise InvalidArgument("accumulate_steps is not for local aggregation: accumulate in no_sync()")
-        if (mode := options["mode"]) not in ("bsp", "bsp:whole=1"):
-            raise InvalidArgument(f"mode is {mode}, and local aggregation is for bsp without a quorum, whose steps are the same for all ranks of a "
-                                  "host and leave no host out")
         return HostSession(place, settings, options)
     finally:
         options.free()
 
 
-class _NotWelcome(Exception):
-    """The leader's connection ended before it let this rank in: it is about to leave, and another one may come."""
-
-
-class HostSession(Session):
+class HostSession(Listener):
     """All ranks of the host make one, with the same tensors and options. Its leader's holds the session with the servers.
 
     What lossy encodings keep is the host's, and with its leader: save_residuals and restore_residuals do nothing on the others.
     """
 
     def __init__(self, place: HostPlace, settings: Mapping[str, Option], options: Options) -> None:
-        self._place = place
-        self._calls = Calls()
-        self._calls.why_closed = "with local aggregation a session has no such call"
+        self._listen(place, seconds_of(options["failure_timeout"]))
         self._stage = _staging.Stage()
         self._hub: Optional[Hub] = None
-        self._link: Optional[wire.Link] = None
-        self._weights_region: Optional[wire.Region] = None
-        self._inner: Optional[Session] = None
-        self._closed = ""
-        self._failure: Optional[Error] = None
+        self._inner: Optional[Session] = None  # the leader's
+        self._asked: Optional[Session] = None  # never started: it checks what is declared, on each rank
         self._declared: list[tuple[Tensor, dict[str, Any]]] = []
         self._given_states: list[tuple[Tensor, int, Iterable[Any]]] = []
-        self._first = self._rounds = 0
+        self._rounds = 0
         self._begun_now: set[int] = set()
-        self._pushed: dict[int, int] = {}  # by tensor: steps that it was pushed or skipped in,
-        self._arrived: dict[int, int] = {}  # after which there are new weights,
-        self._taken: dict[int, int] = {}  # and which are in place
+        self._pushed: dict[int, int] = {}  # by tensor: steps that it was pushed or skipped in
+        self._taken: dict[int, int] = {}  # and after which the new weights are in place
         self._factors: dict[int, float] = {}
-        self._ended, self._scale = 0, 1.0  # steps whose weights all have arrived; the loss scale after them
-        self._questions, self._answers = 0, dict[int, Any]()
-        self._lock = threading.RLock()  # who reads messages
         self._waited_s, self._began = 0.0, time.monotonic()
         coordinator, job = options["coordinator"], options["job"]
-        self._patience = seconds_of(options["failure_timeout"])
         self._start_timeout = seconds_of(options["start_timeout"])
         self.job = _names.take(self._calls, (coordinator, options["rank"]), job, settings.get("job"))
         self._address = wire.address_of(coordinator, self.job, options["run_id"], place.host)
         self._same = sorted((key, str(value)) for key, value in settings.items() if value is not None and key not in _OWN)
+        self._own: dict[str, Option] = {**settings, "job": self.job, "rank": place.host, "world_size": place.hosts, "ranks": place.ranks}
         try:
-            if place.is_leader:
-                own: dict[str, Option] = {**settings, "job": self.job, "rank": place.host, "world_size": place.hosts}
-                self._inner = Session(**own)
-                sessions._open_sessions.discard(self._inner)
+            self._asked = self._open()
         except BaseException:
             _names.leave(self._calls)
             raise
@@ -104,49 +99,99 @@ class HostSession(Session):
         _log.logger.info("local aggregation: rank %d %s", self.rank, f"sends for the {place.local_ranks} ranks of this host" if place.is_leader
                          else f"gives its gradients to rank {place.rank_of(0)}")
 
+    def _open(self) -> Session:
+        """As the member of the job that the host is."""
+        session = Session(**self._own)
+        sessions._open_sessions.discard(session)  # it is closed with this one
+        return session
+
     # ---- before the first step ----
 
     def declare(self, name: str, weights: Any, *, learning_rate_scale: float = 1, options: str = "", state: str = "",
                 frozen: bool = False) -> Tensor:
         """As Session's, in host memory. It is declared to the servers by `start`."""
-        self._check_open()
+        asked = self._declaring()
         if getattr(getattr(weights, "device", None), "type", "cpu") != "cpu":
             raise InvalidArgument(f"{name}: is on {weights.device}, and local aggregation is for models in host memory; leave "
                                   "local_aggregation out, and each rank sends by itself")
-        tensor = Tensor(len(self._declared), name, weights, memory_of(weights, name), frozen)
-        self._declared.append((tensor, {"learning_rate_scale": learning_rate_scale, "options": options, "state": state, "frozen": frozen}))
+        options_of_it: dict[str, Any] = {"learning_rate_scale": learning_rate_scale, "options": options, "state": state, "frozen": frozen}
+        tensor = asked.declare(name, weights, **options_of_it)
+        self._declared.append((tensor, options_of_it))
         if not frozen:
             self._pushed[tensor.id] = self._arrived[tensor.id] = self._taken[tensor.id] = 0
         return tensor
 
+    def _declaring(self) -> Session:
+        self._check_open()
+        if self._asked is None:
+            raise FailedPrecondition("tensors are declared, and their state is given, before the session starts")
+        return self._asked
+
     def set_state(self, tensor: Tensor, updates: int, arrays: Iterable[Any]) -> None:
         """As Session's. The leader's counts, and all give the same."""
+        arrays = list(arrays)
+        self._declaring().set_state(tensor, updates, arrays)
         self._given_states.append((tensor, updates, arrays))
 
     def start(self, timeout: Optional[float] = None) -> None:
         """As Session's: waits for the host's other ranks, too."""
-        self._check_open()
-        deadline = time.monotonic() + (self._start_timeout if timeout is None else timeout)
+        asked = self._declaring()
+        if not self._pushed:
+            raise FailedPrecondition("no tensor is declared that is trained")
+        self._asked = None
+        asked.close()
         self._layout = wire.Layout([tensor.memory for tensor, _ in self._declared])
-        if self._inner is not None:
+        if self._place.is_leader:
+            self._inner = self._open()
             self._lead(self._inner, self._layout)
-        while not self._is_let_in(deadline):
+        self._join(self._start_timeout if timeout is None else timeout)
+        self._given_states.clear()
+
+    def join_again(self) -> bool:
+        """Leaves the other ranks of the host and joins them again, as a rank that was started again does; the host's session goes on.
+
+        A step that was pushed whole is waited for, failure_timeout at most. False where this session has ended: another one is to be made.
+        """
+        if self._closed or self._failure is not None:
+            return False
+        with contextlib.suppress(Error):
+            self._await_whole_steps()
+        with self._lock:
+            if self._closed or self._failure is not None or self._link is None or self._link.is_gone:
+                return False
+            with contextlib.suppress(OSError):
+                self._link.send(wire.record(wire.BYE))
+            self._link.close()
+            self._link = self._weights_region = None
+            self._ended = self._rounds = 0
+            self._begun_now.clear()
+            self._answers.clear()
+            for counts in (self._pushed, self._arrived, self._taken):
+                counts.update(dict.fromkeys(counts, 0))
+        self._join(self._start_timeout)
+        return True
+
+    def _join(self, timeout: float) -> None:
+        deadline = time.monotonic() + timeout
+        door = Door(self._address, self._place.rank_of(0), deadline)
+        while not self._is_let_in(door, deadline):
             time.sleep(_LOOK_AGAIN_S)
         self.restore_weights()
-        self._given_states.clear()
         self._began = time.monotonic()
 
-    def _is_let_in(self, deadline: float) -> bool:
-        self._link = self._connect(deadline)
+    def _is_let_in(self, door: Door, deadline: float) -> bool:
+        self._link, self._is_greeted = door.connect(), False
         self._gradients_region = wire.Region(self._layout)  # a new one each time: a leader that goes on without it writes so there
         hello = wire.record(wire.HELLO, local_rank=self._place.local_rank, digest=self._digest())
         try:
             self._send(hello, self._gradients_region.descriptor)
             self._await(lambda: self._weights_region is not None, deadline, "the host's other ranks, or the job, to begin")
-        except _NotWelcome as error:
+        except NotWelcome:
             self._link.close()
-            if time.monotonic() > deadline:
-                raise self._not_met("it left") from error
+            self._link = None
+            if not self._is_greeted:
+                door.forget()
+            door.check("it left")
         return self._weights_region is not None
 
     def restore_weights(self) -> None:
@@ -155,6 +200,7 @@ class HostSession(Session):
             self._land(tensor)
 
     def _lead(self, inner: Session, layout: wire.Layout) -> None:
+        inner.steps_are, inner.samples_are = self.steps_are, self.samples_are
         weights = wire.Region(layout)
         shared = []
         for tensor, options in self._declared:
@@ -164,129 +210,23 @@ class HostSession(Session):
             inner.set_state(shared[tensor.id], updates, arrays)
         self._hub = Hub(self._address, Setup(self._place, inner, shared, layout, weights, self._digest(), self._patience, self._start_timeout))
 
-    def _connect(self, deadline: float) -> wire.Link:
-        while True:
-            try:
-                link = wire.connect(self._address)
-                link.socket.settimeout(_SEND_AGAIN_S)
-                return link
-            except OSError as error:
-                if time.monotonic() > deadline:
-                    raise self._not_met(str(error)) from error
-            time.sleep(_LOOK_AGAIN_S)
-
-    def _not_met(self, why: str) -> DeadlineExceeded:
-        return DeadlineExceeded(f"rank {self._place.rank_of(0)}, which sends for all ranks of this host, was not met in time ({why}): has its process "
-                                "ended, or does it run without local aggregation?")
-
     def _digest(self) -> str:
         declared = [(tensor.name, tensor.memory.shape, tensor.memory.dtype, sorted(options.items())) for tensor, options in self._declared]
         return hashlib.blake2b(repr((self._same, declared)).encode(), digest_size=16).hexdigest()
 
-    # ---- messages ----
-
-    def _check_open(self) -> None:
-        if self._closed:
-            raise SessionClosed(self._closed)
-        if self._failure is not None:
-            raise self._failure.with_traceback(None)
-
-    def _fail(self, error: Error) -> None:
-        self._failure = error
-        self._calls.is_lost = True
-        raise error
-
-    def _send(self, message: bytes, *descriptors: int) -> None:
-        self._check_open()
-        if self._link is None:
-            raise FailedPrecondition("the session is not started")
-        heard = time.monotonic()
-        while True:
-            try:
-                return self._link.send(message, descriptors)
-            except socket.timeout:  # the leader does not read now
-                with self._lock:
-                    heard = time.monotonic() if self._read() else heard
-                self._check_heard(heard)
-            except OSError:
-                return self._read_why()
-
-    def _await(self, is_there: Any, deadline: Optional[float], what: str) -> None:
-        """Reads messages until it is there. So that Python handles signals, no call blocks for long."""
-        heard = time.monotonic()
-        while True:
-            with self._lock:
-                self._check_open()
-                if is_there():
-                    return
-                if self._read():
-                    heard = time.monotonic()
-                    continue
-            if deadline is not None and time.monotonic() >= deadline:
-                raise DeadlineExceeded(f"waited in vain for {what}")
-            self._check_heard(heard)
-
-    def _check_heard(self, last: float) -> None:
-        silent = time.monotonic() - last
-        if silent > PATIENCE * self._patience:
-            self._fail(Dropped(f"rank {self._place.rank_of(0)}, which sends for all ranks of this host, has said nothing for {silent:.0f} s: it hangs, "
-                               "or was stopped; start this rank again"))
-
-    def _read_why(self) -> None:
-        """The connection is over, or is about to be: the last message says why."""
-        self._await(lambda: False, time.monotonic() + PATIENCE * self._patience, "what the host's leader has to say of its end")
-
-    def _read(self) -> bool:
-        """One message, if one comes soon."""
-        assert self._link is not None
-        try:
-            if not self._link.has_news(_SLICE_S):
-                return False
-            message, descriptors = self._link.receive()
-        except (OSError, ValueError):
-            self._check_open()  # a handler of a signal may have closed the session meanwhile
-            message, descriptors = b"", []
-        if not message and self._weights_region is None:
-            raise _NotWelcome
-        if not message:
-            self._fail(Dropped(f"rank {self._place.rank_of(0)}, which sends for all ranks of this host, is gone, and its session with it: start "
-                               "this rank again, as `syncline run --max-restarts` does"))
-        kind, said = wire.parse(message)
-        if kind == wire.VIEW:
-            self._arrived[said[0]] = said[1] + 1 - self._first
-        elif kind == wire.END:
-            self._ended, self._scale = said[0] + 1 - self._first, said[1]
-        elif kind == wire.WELCOME:
-            self._first, self._scale = said["step"], said["loss_scale"]
-            self._weights_region = wire.Region(self._layout, descriptors[0])
-        elif kind == wire.ANSWER:
-            self._answers[said["id"]] = said
-        elif kind == wire.FAILED:
-            self._fail(wire.error_in(said))
-        return True
-
-    def _inquire(self, what: str, *descriptors: int, timeout: Optional[float] = None, deadline: Optional[float] = None, **fields: Any) -> Any:
-        with self._lock:
-            self._questions += 1
-            number = self._questions
-        self._send(wire.record(wire.ASK, what=what, id=number, timeout=timeout, **fields), *descriptors)
-        self._await(lambda: number in self._answers, deadline, f"the {what} of all ranks of this host and the other hosts")
-        answer = self._answers.pop(number)
-        if answer["error"] is not None:
-            raise wire.error_in(wire.parse(bytes([wire.FAILED]) + answer["error"].encode())[1])
-        return answer["value"]
-
     # ---- steps ----
 
     def push_pull(self, tensor: Tensor, gradient: Any, samples: int = 1) -> None:
-        """As Session's, of the tensor's own type. The gradient was copied when it returns."""
+        """As Session's. The gradient was copied when it returns, to the tensor's own type."""
         memory = memory_of(gradient, tensor.name)
-        if memory.shape != tensor.memory.shape or memory.dtype != tensor.memory.dtype:
-            raise InvalidArgument(f"{tensor.name}: a gradient of shape {list(memory.shape)} for weights of shape {list(tensor.memory.shape)}, "
-                                  "or of another type than theirs")
+        if memory.shape != tensor.memory.shape:
+            raise InvalidArgument(f"{tensor.name}: a gradient of shape {list(memory.shape)} for weights of shape {list(tensor.memory.shape)}")
         sessions._check_samples(tensor.name, samples)
         self._check_begins(tensor)
-        self._gradients_region.write(tensor.id, memory.address)
+        if memory.dtype == tensor.memory.dtype:
+            self._gradients_region.write(tensor.id, memory.address)
+        else:
+            self._gradients_region.tensor(tensor.id).copy_(torch.as_tensor(gradient))
         self._give(tensor, samples)
 
     def skip(self, tensors: Iterable[Tensor]) -> None:
@@ -313,6 +253,8 @@ class HostSession(Session):
 
     def scale_learning_rate(self, tensor: Tensor, factor: float) -> None:
         """As Session's; of the ranks of a host the leader's counts."""
+        if not 0 <= factor <= wire.LARGEST_FACTOR:
+            raise InvalidArgument(f"{tensor.name}: a learning rate of {factor:g} times its own, but must be 0 to {wire.LARGEST_FACTOR:g} times that")
         self._factors[tensor.id] = factor
 
     def wait(self, tensor: Tensor, timeout: Optional[float] = None) -> None:
@@ -385,7 +327,7 @@ class HostSession(Session):
     @property
     def world_size(self) -> int:
         """With how many ranks, on all hosts, the job began."""
-        return self._place.hosts * self._place.local_ranks
+        return self._place.ranks
 
     @property
     def device_codecs(self) -> int:
@@ -397,7 +339,7 @@ class HostSession(Session):
         """Figures so far. Bytes and members are those of the host: bytes on its leader, and 0 on the others; members are hosts."""
         self._check_open()
         if self._inner is not None:
-            return self._inner.stats
+            return dataclasses.replace(self._inner.stats, steps=self._rounds)
         said = self._inquire("stats")
         phases = dict.fromkeys(PHASES, 0.0)
         phases["others"] = self._waited_s
@@ -446,8 +388,9 @@ class HostSession(Session):
             if self._hub is not None:
                 self._hub.close(is_clean and self._failure is None, error or self._failure)
         finally:
-            if self._inner is not None:
-                self._inner.close()
+            for session in (self._asked, self._inner):
+                if session is not None:
+                    session.close()
             _names.leave(self._calls)
             sessions._open_sessions.discard(self)
 
@@ -456,15 +399,18 @@ class HostSession(Session):
         dies = hasattr(sys, "last_type")
         try:
             if not dies and not self._closed:
-                deadline = time.monotonic() + self._patience
-                for tensor, _ in self._declared:
-                    if not tensor.frozen and tensor.id not in self._begun_now:
-                        self.wait(tensor, max(0.0, deadline - time.monotonic()))
+                self._await_whole_steps()
         except Error as error:
             _log.logger.warning("left before the last step had ended, and its gradients may be lost: %s; call close() at the end of the "
                                 "program", error)
         finally:
             self._close(is_clean=not dies)
+
+    def _await_whole_steps(self) -> None:
+        deadline = time.monotonic() + self._patience
+        for tensor, _ in self._declared:
+            if not tensor.frozen and tensor.id not in self._begun_now:
+                self.wait(tensor, max(0.0, deadline - time.monotonic()))
 
     def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
         self._close(is_clean=error is None, error=error)
@@ -479,5 +425,6 @@ class HostSession(Session):
         self._closed = (f"this process was forked from process {os.getppid()}, which holds the session: make the Optimizer after the fork, or "
                         "start children by spawn (multiprocessing.set_start_method('spawn'))")
         self._lock = threading.RLock()  # another thread of the parent may hold the other one
-        if self._inner is not None:
-            self._inner._after_fork()
+        for session in (self._asked, self._inner):
+            if session is not None:
+                session._after_fork()

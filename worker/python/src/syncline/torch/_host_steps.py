@@ -84,9 +84,15 @@ class Steps:
         return True
 
     def is_whole(self, number: int) -> bool:
-        """Whether all have given, and it is not held back for one who wants to join between two steps."""
+        """Whether all have given, and it is not held back for one who wants to join between two steps.
+
+        Where all are gone, who comes finds the step that they were in as they left it: what was not given is left out.
+        """
         tensor = self._tensors[number]
-        if not self._moved or tensor.is_handed or not self._moved.keys() <= tensor.given.keys():
+        if not self._moved:
+            return not tensor.is_handed and any(other.step > tensor.step or (other.step == tensor.step and other.is_handed)
+                                                for other in self._tensors)
+        if tensor.is_handed or not self._moved.keys() <= tensor.given.keys():
             return False
         return not self._waiting or all(tensor.step <= other.step for other in self._tensors)
 

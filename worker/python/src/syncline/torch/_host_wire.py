@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import fcntl
 import hashlib
 import json
 import mmap
@@ -29,7 +30,9 @@ from syncline.errors import DataLoss, Error, PermissionDenied
 _GIVE, _VIEW, _END = struct.Struct("<BIQId"), struct.Struct("<BIQ"), struct.Struct("<BQf")
 _LONGEST = 1 << 16
 _LONGEST_MESSAGE = 8000  # of an error
+LARGEST_FACTOR = 1e6  # of a learning rate, as for all sessions
 _ALIGNMENT = 64
+_SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
 _HEADER_BYTES = 4096  # of a member's memory: whether it was dropped
 _TYPES = {FLOAT32: (torch.float32, 4), BFLOAT16: (torch.bfloat16, 2), FLOAT16: (torch.float16, 2)}
 
@@ -71,8 +74,11 @@ def parse(message: bytes) -> tuple[int, Any]:
             return kind, GiveMessage(*_GIVE.unpack(message)[1:])
         if kind in (VIEW, END):
             return kind, (_VIEW if kind == VIEW else _END).unpack(message)[1:]
-        return kind, json.loads(message[1:] or b"{}")
-    except (IndexError, struct.error, ValueError) as error:
+        fields = json.loads(message[1:] or b"{}")
+        if not isinstance(fields, dict):
+            raise ValueError("its fields have no names")
+        return kind, fields
+    except (IndexError, struct.error, ValueError, RecursionError) as error:
         raise DataLoss(f"a message of another rank of this host is none of ours: {error}") from error
 
 
@@ -85,7 +91,7 @@ def failure(error: BaseException) -> bytes:
 def error_in(fields: Any) -> Error:
     """That of a FAILED."""
     kind = getattr(errors, str(fields["kind"]), Error)
-    error: Error = kind(fields["message"])
+    error: Error = (kind if isinstance(kind, type) and issubclass(kind, Error) else Error)(str(fields["message"]))
     error.exit_code = int(fields["exit_code"])
     return error
 
@@ -107,12 +113,16 @@ class Link:
         socket.send_fds(self.socket, [message], list(descriptors))
 
     def receive(self) -> tuple[bytes, list[int]]:
-        """Nothing when the other side is gone. What it sends along is the caller's to close."""
+        """Nothing when the other side is gone. What it sends along is the caller's to close. DataLoss for what is too long."""
         try:
-            message, descriptors, _, _ = socket.recv_fds(self.socket, _LONGEST, 1, socket.MSG_CMSG_CLOEXEC)
+            message, descriptors, flags, _ = socket.recv_fds(self.socket, _LONGEST, 1, socket.MSG_CMSG_CLOEXEC)
         except ConnectionResetError:  # it ended without having read all; what it had said before comes after this error
-            message, descriptors, _, _ = socket.recv_fds(self.socket, _LONGEST, 1, socket.MSG_CMSG_CLOEXEC)
-        return message, descriptors
+            message, descriptors, flags, _ = socket.recv_fds(self.socket, _LONGEST, 1, socket.MSG_CMSG_CLOEXEC)
+        if flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC):
+            close_all(descriptors)
+            raise DataLoss("a message of another rank of this host is longer than any of ours, or brings more descriptors than "
+                           "may be open here")
+        return message, list(descriptors)
 
     def has_news(self, timeout_s: float) -> bool:
         """Whether there is a message, or the other side is gone; waits so long for it. Of any descriptor, as select is not."""
@@ -142,6 +152,26 @@ def _close_all_in_child() -> None:
 
 
 os.register_at_fork(after_in_child=_close_all_in_child)
+
+
+class Process:
+    """Another one of this host, which may end. Where the kernel cannot tell, it has not."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self._descriptor = -1
+        with contextlib.suppress(OSError, ValueError):  # of another namespace, or ended and collected
+            self._descriptor = os.pidfd_open(number)
+            weakref.finalize(self, _close, self._descriptor).atexit = False
+
+    @property
+    def has_ended(self) -> bool:
+        """Though nobody may have collected its exit code yet."""
+        if self._descriptor < 0:
+            return not os.path.exists(f"/proc/{self.number}") if self.number > 0 else False
+        poll = select.poll()
+        poll.register(self._descriptor, select.POLLIN)
+        return bool(poll.poll(0))
 
 
 def address_of(*names: object) -> bytes:
@@ -203,16 +233,25 @@ class Region:
     """Memory that processes share. It has no name, and is gone with the last of them."""
 
     def __init__(self, layout: Layout, descriptor: Optional[int] = None) -> None:
-        """Takes the descriptor that another process sent; without one the memory is new, and zero."""
+        """Takes the descriptor that another process sent, in any case; without one the memory is new, and zero."""
         self._layout = layout
-        self.descriptor = os.memfd_create("syncline-host", os.MFD_CLOEXEC) if descriptor is None else descriptor
+        self.descriptor = os.memfd_create("syncline-host", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING) if descriptor is None else descriptor
         weakref.finalize(self, _close, self.descriptor).atexit = False  # others may ask for it until the leader has left
         if descriptor is None:
             os.ftruncate(self.descriptor, layout.size)
-        elif os.fstat(self.descriptor).st_size < layout.size:
-            raise DataLoss("another rank of this host shares less memory than its tensors take")
+            fcntl.fcntl(self.descriptor, fcntl.F_ADD_SEALS, _SEALS)  # who reads memory that is cut off meanwhile is killed
+        else:
+            self._check(descriptor)
         self._map = mmap.mmap(self.descriptor, layout.size)
         self._address = ctypes.addressof(ctypes.c_char.from_buffer(self._map))
+
+    def _check(self, descriptor: int) -> None:
+        try:
+            is_sealed = fcntl.fcntl(descriptor, fcntl.F_GET_SEALS) & _SEALS == _SEALS
+        except OSError:  # no memory at all
+            is_sealed = False
+        if not is_sealed or os.fstat(descriptor).st_size < self._layout.size:
+            raise DataLoss("another rank of this host shares less memory than its tensors take, or such that it could take away")
 
     @property
     def was_dropped(self) -> bool:
@@ -239,6 +278,12 @@ class Region:
         if not count:
             return torch.empty(memory.shape, dtype=dtype)
         return torch.frombuffer(self._map, dtype=dtype, count=count, offset=self._layout.offsets[number]).view(memory.shape)
+
+
+def close_all(descriptors: list[int]) -> None:
+    """Those of a message that nobody has taken."""
+    while descriptors:
+        _close(descriptors.pop())
 
 
 def _close(descriptor: int) -> None:

@@ -13,7 +13,8 @@ from syncline.session import Option, Session
 from syncline.torch._decoupled import LateRounds, has_quorum
 from syncline.torch._fragment import Fragment, Replica, cut
 from syncline.torch._groups import merged, option_string
-from syncline.torch._host_place import warn_unheeded
+from syncline.torch._host_place import is_wanted
+from syncline.torch._host_session import close_after, join
 from syncline.torch._presets import settings_of
 from syncline.torch._rhythm import Every, Rhythm
 from syncline.torch._spelling import check_spelling
@@ -49,6 +50,9 @@ class LocalSGD(torch.optim.Optimizer):
     With mode="bsp:quorum=K" a round waits for K workers. What another one pushes too late is kept, and goes with
     its next round: a mean of both, by their samples.
 
+    With `local_aggregation` the ranks of a host send the mean of what they have come to as one
+    (docs/pytorch.md#one-gradient-for-each-host).
+
     `samples` says how many samples a step takes; set it when batches differ. A worker counts as much as its samples since
     the last time. `session` has further options of syncline.Session.
     """
@@ -56,7 +60,7 @@ class LocalSGD(torch.optim.Optimizer):
     def __init__(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, sync_every: Every, *, outer: str = "sgd",
                  lr: float = 1.0, push: Option = "fp32", publish: Option = "fp32", fragments: int = 1, overlap: int = 0,
                  alpha: Optional[float] = None, mode: Option = None, samples: int = 1,
-                 session: Optional[Mapping[str, Option]] = None, **options: Any) -> None:
+                 local_aggregation: Optional[bool] = None, session: Optional[Mapping[str, Option]] = None, **options: Any) -> None:
         _exit.set_up()
         check_spelling(type(self), options)
         self._inner = _checked(model, optimizer)
@@ -68,8 +72,7 @@ class LocalSGD(torch.optim.Optimizer):
         settings = option_string({"lr": lr, **options})
         given = merged({"optimizer": f"{outer}:{settings}", "push": push, "publish": publish, "mode": mode}, session or {})
         is_decoupled = has_quorum(given.get("mode"), fragments)
-        warn_unheeded(type(self).__name__)
-        self.session = Session(**given)
+        self.session = join(given, is_wanted(local_aggregation))
         self.session.steps_are = "rounds"
         if samples == 1:  # unless told otherwise each step counts as one
             self.session.samples_are = "steps"
@@ -85,8 +88,8 @@ class LocalSGD(torch.optim.Optimizer):
             if self.session.step > 0:
                 self._catch_up()
             self._begin_round()
-        except BaseException:
-            self.session.close()
+        except BaseException as error:
+            close_after(self.session, error)
             raise
         super().__init__(optimizer.param_groups, optimizer.defaults)
         self._share()
@@ -262,7 +265,7 @@ class LocalSGD(torch.optim.Optimizer):
         if error is None:
             self.close()
         else:
-            self.session.close()
+            close_after(self.session, error)
 
 
 class DiLoCo(LocalSGD):

@@ -19,7 +19,7 @@ from syncline.torch._check import check_of
 from syncline.torch._exactly_once import ExactlyOnceSampler
 from syncline.torch._hooks import Hook, ReadHook
 from syncline.torch._host_place import is_wanted
-from syncline.torch._host_session import HostSession, open_session
+from syncline.torch._host_session import HostSession, close_after, join
 from syncline.torch._sent import SCALES_THERE
 from syncline.torch._spelling import check_spelling
 from syncline.torch._weight import Weight, memory_order
@@ -98,7 +98,7 @@ class Optimizer(torch.optim.Optimizer):
         self._join(state_dict)
 
     def _join(self, state_dict: Optional[Mapping[str, Any]] = None) -> None:
-        self.session = open_session(self._settings) if self._aggregates else Session(**self._settings)
+        self.session = join(self._settings, self._aggregates)
         self._settings["job"] = self.session.job  # when it joins again, other sessions may have come or gone
         try:
             if self._sampler is not None and isinstance(self.session, HostSession):
@@ -127,6 +127,8 @@ class Optimizer(torch.optim.Optimizer):
 
         `steps` is where the job is now. Rates that the program set stay.
         """
+        if isinstance(self.session, HostSession) and self.session.join_again():  # others of its host may yet come to this call, or have been there
+            return self._joined_again()
         self._leave()
         rates = [group.get("lr") for group in self.param_groups]
         self._forget()
@@ -141,9 +143,15 @@ class Optimizer(torch.optim.Optimizer):
             return self.rejoin()
         # Ranks of a host have its weights at hand. If each left and joined again, some would meet a leader that is about to leave, too.
         self.session.restore_weights()
+        self._joined_again()
+
+    def _joined_again(self) -> None:
+        """In the same session: the model has the job's weights."""
         for weight in self._weights:
-            weight.started()
-            weight.parameter.grad = None
+            weight.joined_again()
+        for parameter in self._model.parameters():
+            parameter.grad = None
+        self._pushes, self._has_stepped, self._joined_at = True, False, self.steps
 
     def _begin_anew(self, state_dict: Mapping[str, Any]) -> None:
         """Before the first step: the job, with this state, and the weights that the model has now."""
@@ -439,10 +447,7 @@ class Optimizer(torch.optim.Optimizer):
             self._close_after(error)
 
     def _close_after(self, error: BaseException) -> None:
-        if isinstance(self.session, HostSession):
-            self.session.close_after(error)
-        else:
-            self.session.close()
+        close_after(self.session, error)
 
 
 def _before_forward(weights: list[Weight]) -> None:

@@ -64,6 +64,12 @@ class Weight:
         """From now on its memory is the session's to write, and nobody else's."""
         self._version = self.parameter._version
 
+    def joined_again(self) -> None:
+        """Its memory has the job's weights, and of a step that was under way nothing counts any more here."""
+        self.parameter.grad = self._sent = self._pushed = None
+        self.is_pushed = self.is_pending = self.is_waited_for = False
+        self.started()
+
     def on_gradient(self, callback: Callable[[], None]) -> Any:
         """Has `callback` called whenever backward has accumulated the gradient. Keep what this returns.
 

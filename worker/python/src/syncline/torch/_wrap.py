@@ -175,7 +175,7 @@ class _Averaged(torch.optim.Optimizer):
 
 def wrap(optimizer: torch.optim.Optimizer, model: Optional[torch.nn.Module] = None, *, push: Option = "fp32",
          publish: Option = "fp32", gradient: Option = None, mode: Option = None, samples: int = 1,
-         session: Optional[Mapping[str, Option]] = None) -> _Averaged:
+         local_aggregation: Optional[bool] = None, session: Optional[Mapping[str, Option]] = None) -> _Averaged:
     """Any of torch's optimizers as it is, on this worker, with gradients that the servers average over all workers.
 
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
@@ -190,7 +190,8 @@ def wrap(optimizer: torch.optim.Optimizer, model: Optional[torch.nn.Module] = No
     optimizer.synchronize() before. `model` names parameters in errors and `syncline status`. `push` is any codec
     (docs/compression.md), `publish` "fp32", "bf16" or "fp16", `gradient` what servers do to the mean (clip_global_norm=1).
     `mode` is "bsp", which a program says that is not to follow `syncline run --mode`: in other modes workers take different means,
-    and their weights drift apart.
+    and their weights drift apart. With `local_aggregation` the ranks of a host send one gradient for all of them
+    (docs/pytorch.md#one-gradient-for-each-host).
     """
     if not isinstance(optimizer, torch.optim.Optimizer) or hasattr(optimizer, "session"):
         raise InvalidArgument(f"the optimizer is {optimizer!r}; give one of torch's, as torch.optim.AdamW(model.parameters(), …)")
@@ -199,5 +200,6 @@ def wrap(optimizer: torch.optim.Optimizer, model: Optional[torch.nn.Module] = No
     for number, group in enumerate(optimizer.param_groups):
         for position, parameter in enumerate(group["params"]):
             named.append((names.get(id(parameter), f"group{number}.{position}"), parameter))
-    averager = Averager(named, push=push, publish=publish, gradient=gradient, mode=mode, session=session)
+    averager = Averager(named, push=push, publish=publish, gradient=gradient, mode=mode, session=session,
+                        local_aggregation=local_aggregation)
     return _Averaged(optimizer, averager, {id(parameter): name for name, parameter in named}, samples)

@@ -248,7 +248,7 @@ class WhenTheLeaderDies(unittest.TestCase):
         address = wire.address_of(self.id(), os.getpid())
         leader = support.start_program(self, self.SOURCE.replace("sys.argv[1]", repr(address.hex())))
         leader.await_line("listens")
-        door = Door(address, 4, time.monotonic() + 3600)
+        door = Door(address, 4, time.monotonic() + support.PATIENCE)
         link = door.connect()
         self.addCleanup(link.close)
         door.check("it left")  # as it lives, another session of it may come

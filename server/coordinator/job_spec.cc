@@ -298,11 +298,12 @@ absl::Status ValidateJob(const JobSpec& spec) {
 
 absl::Status CheckSameJob(const JobSpec& ours, const JobSpec& theirs) {
   const std::string job = absl::StrCat("job '", ours.name, "' ");
+  // First, as hosts that count their ranks otherwise have other numbers of workers, too.
+  SYNCLINE_RETURN_IF_ERROR(CheckSameRanks(ours, theirs));
   if (ours.workers != theirs.workers) {
     return Differs(
         absl::StrCat(job, "has ", ours.workers, " workers, not ", theirs.workers));
   }
-  SYNCLINE_RETURN_IF_ERROR(CheckSameRanks(ours, theirs));
   if (const auto* setting = FindDifference(ours.settings, theirs.settings)) {
     return Differs(absl::StrCat(job, "has ", std::string(setting->name), " ",
                                 Quoted(*setting, ours.settings), ", not ",

@@ -61,6 +61,13 @@ TEST(JobSpec, HostsThatCountRanksOtherwiseAreTold) {
   theirs.ranks = 0;
   EXPECT_THAT(std::string(CheckSameJob(ours, theirs).message()),
               HasSubstr("and not each worker for itself"));
+  // Such hosts have another number of workers, too, which says less.
+  ours.ranks = 0;
+  ours.workers = 4;
+  theirs.ranks = 4;
+  theirs.workers = 2;
+  EXPECT_THAT(std::string(CheckSameJob(ours, theirs).message()),
+              HasSubstr("has each worker for itself, and not hosts with 4 ranks"));
 }
 
 TEST(JobSpec, HostsMakeStepsTogether) {

@@ -206,9 +206,6 @@ Session::~Session() = default;
 
 absl::StatusOr<std::unique_ptr<Session>> Session::Create(const SessionOptions& options) {
   SYNCLINE_RETURN_IF_ERROR(CheckSessionOptions(options));
-  for (const std::string& warning : SessionWarnings(options)) {
-    options.log.Warning(warning, {});
-  }
   return std::unique_ptr<Session>(new Session(std::make_unique<Impl>(options)));
 }
 
@@ -221,7 +218,13 @@ absl::StatusOr<TensorId> Session::Declare(const TensorOptions& tensor,
                                           TensorMemory weights) {
   return impl_->Declare(tensor, weights);
 }
-absl::Status Session::Start(absl::Duration timeout) { return impl_->Start(timeout); }
+absl::Status Session::Start(absl::Duration timeout) {
+  // Not before: other sessions are only asked what may be declared.
+  for (const std::string& warning : SessionWarnings(impl_->options())) {
+    impl_->options().log.Warning(warning, {});
+  }
+  return impl_->Start(timeout);
+}
 absl::Status Session::PushPull(TensorId tensor, std::span<const float> gradient,
                                uint32_t samples) {
   return impl_->PushPull(tensor, gradient, samples);

@@ -1,5 +1,6 @@
 """Ranks of a host that send their gradients as one: what becomes of those that die or hang, and what is refused."""
 import os
+import queue
 import signal
 import socket
 import threading
@@ -8,10 +9,11 @@ from unittest import mock
 
 import host_support
 import numpy
+import support
 import syncline.torch
 import torch
 from host_support import COUNT
-from syncline.torch import _host_wire as wire
+from syncline.torch import HookState, _host_wire as wire
 from syncline.torch._host_hub import Hub
 from syncline.torch._host_session import HostSession, join
 
@@ -166,14 +168,31 @@ class WhenRanksJoinAgain(host_support.Ranks):
 class WhenTheLeaderLeaves(host_support.Ranks):
     def test_after_an_error_the_others_hear_of_it(self):
         each_step = 'exec("if rank == 0 and step == 20:\\n with optimizer: raise OSError(\'the disk is full\')"); ' + COUNT["each_step"]
-        leader, other = (self.start(rank, 2, 2, steps=10_000, **{**COUNT, "each_step": each_step})[0] for rank in range(2))
-        self.assertEqual(leader.wait(), 1, leader.text())
-        self.assertEqual(other.wait(), 138, other.text())
-        self.assertRegex(other.text(), "Dropped: rank 0, which sends for all ranks of this host, has left the job after OSError: the disk is full")
+        for optimizer in (host_support.OPTIMIZER, "syncline.torch.wrap(torch.optim.SGD(model.parameters(), lr=0.01), model)"):
+            with self.subTest(optimizer=optimizer):
+                source = {**COUNT, "optimizer": optimizer, "each_step": each_step, "steps": 10_000}
+                leader, other = (self.start(rank, 2, 2, job=optimizer[15:19], **source)[0] for rank in range(2))
+                self.assertEqual(leader.wait(), 1, leader.text())
+                self.assertEqual(other.wait(), 138, other.text())
+                self.assertRegex(other.text(), "Dropped: rank 0, which sends for all ranks of this host, has left the job after OSError: the disk is full")
+
+    def test_after_an_error_the_hook_of_ddp_waits_for_no_mean(self):
+        is_left = threading.Event()
+        session = mock.Mock(spec=HostSession)
+        session.close_after.side_effect = lambda error: is_left.set()
+        state = HookState.__new__(HookState)
+        state._averager, state._buckets = mock.Mock(session=session), queue.SimpleQueue()
+        state._taker = threading.Thread(target=lambda: is_left.wait(support.PATIENCE), daemon=True)  # as one that waits for means
+        state._taker.start()
+        error = OSError("the disk is full")
+        with self.assertRaises(OSError), state:
+            raise error
+        session.close_after.assert_called_once_with(error)
+        self.assertTrue(is_left.is_set())
 
     def test_what_fails_since_it_left_is_not_what_others_hear(self):
         hub = Hub.__new__(Hub)
-        hub._of, hub._handed, hub._is_closing, hub._is_over, hub._left_after = mock.Mock(), threading.Condition(), threading.Event(), False, None
+        hub._of, hub._handed, hub._is_closing, hub._is_over, hub._left_after = mock.Mock(), queue.SimpleQueue(), threading.Event(), False, None
         guest = mock.Mock()
         hub._guests, hub._ranks = {1: guest}, {1: guest}
         hub._is_closing.set()
@@ -288,10 +307,12 @@ class WhatIsRefused(host_support.Ranks):
                 ({}, {"LOCAL_WORLD_SIZE": "3"}, "rank 1 of 2 is number 1 of 3 on its host, so that others have another number of ranks"),
                 ({}, {"WORLD_SIZE": "5"}, "others have another number of ranks, and GROUP_RANK and GROUP_WORLD_SIZE do not say"),
                 ({}, {"GROUP_RANK": "1", "GROUP_WORLD_SIZE": "2"}, "GROUP_RANK and GROUP_WORLD_SIZE say that this is host 1 of 2"),
+                ({}, {"RANK": "3", "WORLD_SIZE": "4", "GROUP_RANK": "0", "GROUP_WORLD_SIZE": "2"},
+                 "GROUP_RANK and GROUP_WORLD_SIZE say that this is host 0 of 2, which its 2 ranks from rank 2 on, of 4, contradict"),
                 ({"session": {"accumulate_steps": 2}}, {}, "accumulate in no_sync\\(\\)"),
                 ({"mode": "ssp:2"}, {}, "mode is ssp.*, and local aggregation is for bsp"),
                 ({"mode": "bsp:quorum=1"}, {}, "mode is bsp:quorum=1.*, and local aggregation is for bsp without a quorum"),
-                ({"sampler": sampler}, {}, "take an ElasticDistributedSampler")):
+                ({"sampler": sampler}, {}, "pass local_aggregation=False, or take an ElasticDistributedSampler")):
             place = {**self.environment(1, 2), "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", "SYNCLINE_LOCAL_AGGREGATION": "1", **environment}
             with self.subTest(why=why), mock.patch.dict(os.environ, place), self.assertRaisesRegex(syncline.InvalidArgument, why):
                 syncline.torch.Optimizer(torch.nn.Linear(1, 1), "sgd", lr=0.1, **options)

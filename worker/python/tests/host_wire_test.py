@@ -1,4 +1,5 @@
 """Messages of other processes that are none of ours: the leader of a host refuses them, keeps nothing of them, and goes on."""
+import contextlib
 import gc
 import json
 import os
@@ -8,6 +9,7 @@ import threading
 import time
 import types
 import unittest
+from unittest import mock
 
 import support
 
@@ -19,7 +21,7 @@ except ImportError:
 import syncline
 from syncline._library import FLOAT32
 from syncline._memory import Memory
-from syncline.torch import _host_wire as wire
+from syncline.torch import _host_hub, _host_wire as wire
 from syncline.torch._host_door import Door
 from syncline.torch._host_hub import Hub, Setup
 from syncline.torch._host_place import HostPlace
@@ -39,6 +41,7 @@ class Servers:
         self.may_answer.set()
         self.is_closed = threading.Event()
         self.losses = []
+        self.pushed, self.skipped, self.waited = [], [], []
 
     @property
     def stats(self):
@@ -49,12 +52,15 @@ class Servers:
         pass
 
     def push_pull(self, tensor, gradient, samples):
+        self.pushed.append((tensor.id, samples))
         self._pushed.release()
 
     def skip(self, tensors):
+        self.skipped.extend(tensor.id for tensor in tensors)
         self._pushed.release()
 
     def wait(self, tensor):
+        self.waited.append(tensor.id)
         while not self._pushed.acquire(timeout=0.02):
             if self.is_closed.is_set():
                 raise syncline.SessionClosed("the session was closed")
@@ -93,6 +99,13 @@ class Host(unittest.TestCase):
         link.region = wire.Region(self.layout)
         link.send(wire.record(wire.HELLO, **{"local_rank": rank, "digest": "digest", **changed}), [link.region.descriptor])
         return link
+
+    def come_in(self):
+        """Both ranks, as members."""
+        ranks = [self.come(0), self.come(1)]
+        for link in ranks:
+            self.assertEqual(self.hear(link, wire.WELCOME, wire.FAILED)[0], wire.WELCOME)
+        return ranks
 
     def hear(self, link, *kinds):
         """The fields of the first message of one of these kinds; None where the leader has ended the connection."""
@@ -148,9 +161,7 @@ def message_at_random(draw):
 
 class WhatIsNoMessage(Host):
     def test_is_refused_and_the_host_goes_on(self):
-        ranks = [self.come(0), self.come(1)]
-        for link in ranks:
-            self.assertEqual(self.hear(link, wire.WELCOME, wire.FAILED)[0], wire.WELCOME)
+        ranks = self.come_in()
         open_before = self.descriptors_of_the_hub()
         for seed in range(SEEDS):
             with self.subTest(seed=seed):
@@ -225,6 +236,50 @@ class WhatIsNoMessage(Host):
         self.assertIn("asks 256 questions at once", self.hear(link, wire.FAILED)[1]["message"])
 
 
+class AStep(Host):
+    def test_that_all_have_left_end_with_what_they_gave(self):
+        ranks = self.come_in()
+        for link in ranks:
+            link.send(wire.give(1, 0, 3, 1.0))
+        self.assertEqual(self.hear(ranks[0], wire.VIEW, wire.FAILED), (wire.VIEW, (1, 0)))
+        for link in ranks:
+            link.send(wire.record(wire.BYE))
+        self.assertEqual(self.hear(self.come(0), wire.WELCOME, wire.FAILED)[1]["step"], 1)
+        self.assertEqual((self.servers.pushed, sorted(self.servers.skipped)), ([(1, 6)], [0, 2]))
+
+    def test_end_in_the_order_of_a_backward(self):
+        ranks = self.come_in()
+        for tensor in (2, 1, 0):
+            for link in ranks:
+                link.send(wire.give(tensor, 0, 1, 1.0))
+            # The weights of a tensor come before any gradient of one that was declared earlier.
+            self.assertEqual(self.hear(ranks[0], wire.VIEW, wire.FAILED), (wire.VIEW, (tensor, 0)))
+        self.assertEqual(self.servers.waited, [2, 1, 0])
+
+    def test_of_more_samples_than_a_push_can_tell_are_refused_with_advice(self):
+        ranks = self.come_in()
+        for link in ranks:
+            link.send(wire.give(0, 0, 2**32 - 1, 1.0))
+        self.assertIn("let each rank of each host give a thousandth of them", self.hear(ranks[0], wire.FAILED)[1]["message"])
+
+
+class WhoIsNotWelcome(Host):
+    def test_of_another_user_costs_the_leader_no_sleep_and_one_line(self):
+        clock = mock.Mock(wraps=time)
+        with mock.patch.object(_host_hub, "time", clock), mock.patch.object(wire.os, "getuid", lambda: 2**31 - 2), \
+                self.assertLogs("syncline", "WARNING") as said:
+            self.hub._says_unheard = 0.0
+            for _ in range(50):
+                with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as other:
+                    other.settimeout(support.PATIENCE)
+                    other.connect(self.address)
+                    self.assertEqual(other.recv(1), b"")
+        clock.sleep.assert_not_called()
+        self.assertEqual(len(said.output), 1, said.output)
+        self.assertIn("has the place of a rank of this host", said.output[0])
+        self.come_in()
+
+
 class WhoSaysNothing(Host):
     failure_timeout = 0.2
 
@@ -232,6 +287,24 @@ class WhoSaysNothing(Host):
         link = wire.connect(self.address)
         self.addCleanup(link.close)
         self.assertRegex(self.hear(link, wire.FAILED)[1]["message"], r"process \d+ has not said for 0.2 s which rank it is")
+
+
+class WhenALeaderTakesNobody(unittest.TestCase):
+    def test_who_comes_does_not_wait_without_end(self):
+        address = wire.address_of(self.id(), os.getpid())
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener, contextlib.ExitStack() as links:
+            listener.bind(address)
+            listener.listen(1)
+
+            def come():
+                with self.assertRaises(OSError):
+                    for _ in range(10):
+                        links.callback(wire.connect(address).close)
+                is_refused.set()
+
+            is_refused = threading.Event()
+            threading.Thread(target=come, daemon=True).start()
+            self.assertTrue(is_refused.wait(support.PATIENCE))
 
 
 class WhenTheLeaderDies(unittest.TestCase):
@@ -252,6 +325,9 @@ class WhenTheLeaderDies(unittest.TestCase):
         link = door.connect()
         self.addCleanup(link.close)
         door.check("it left")  # as it lives, another session of it may come
+        with mock.patch.object(os, "pidfd_open", create=True):
+            del os.pidfd_open  # as in a Python that was built with old headers
+            self.assertFalse(wire.Process(leader.process.pid).has_ended)
         leader.kill()
         with self.assertRaisesRegex(syncline.Dropped, f"rank 4, .* ended before it had let this rank in: .*process {leader.process.pid}"):
             door.connect()

@@ -105,6 +105,11 @@ class LocalAggregation(host_support.Ranks):
             for name, value in state.items():
                 self.assertTrue(torch.equal(torch.as_tensor(value), torch.as_tensor(of_other["state"][number][name])), name)
 
+    def test_a_warning_is_said_once_for_each_host(self):
+        started = [self.start(rank, 2, 2, name="lbfgs", lr=0.5, steps=1)[0] for rank in range(2)]
+        for program in started:
+            self.assertEqual(program.wait(), 0, program.text())
+        self.assertEqual([program.text().count("optimizer lbfgs with lr 0.5") for program in started], [1, 0])
 
     def test_hosts_of_different_sizes(self):
         hosts = {"GROUP_WORLD_SIZE": "2"}

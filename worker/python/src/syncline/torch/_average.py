@@ -140,6 +140,8 @@ class HookState:
 
     def __exit__(self, kind: Optional[type[BaseException]], error: Optional[BaseException],
                  traceback: Optional[TracebackType]) -> None:
+        if error is not None:
+            close_after(self.session, error)  # first: the thread may wait for means that will not come
         self.close()
 
 

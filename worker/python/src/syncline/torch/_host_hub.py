@@ -7,6 +7,7 @@ when); another one waits for weights.
 from __future__ import annotations
 
 import contextlib
+import errno
 import selectors
 import socket
 import threading
@@ -19,7 +20,7 @@ from typing import Any, Callable, NamedTuple, Optional
 import torch
 
 from syncline import _log
-from syncline.errors import AlreadyExists, DataLoss, DeadlineExceeded, Dropped, Error, InvalidArgument, JobRefused
+from syncline.errors import AlreadyExists, DataLoss, DeadlineExceeded, Dropped, Error, InvalidArgument, JobRefused, PermissionDenied
 from syncline.session import Session, Tensor
 from syncline.torch import _host_wire as wire
 from syncline.torch._host_door import Waits
@@ -32,6 +33,9 @@ _MOST_SAMPLES = 2**32 - 1
 _LOOK_AGAIN_S = 0.02
 _MOST_AT_ONCE = 64  # messages of one rank, until others are heard
 _MOST_UNREAD = 4096  # answers and beats; of weights a rank that takes part has those of two steps at most
+_SAY_AGAIN_S = 10.0  # that a process was not heard, which may come as often as it likes
+# After these the same connection would be tried at once again.
+_FOR_THE_TIME_BEING = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 _LAST_LOSS_S = 1.0  # a session that fails may hold the thread that tells it
 # So many failure timeouts a rank may keep the others of its host waiting: fewer than the five after which the coordinator drops the
 # host. As long a rank hears nothing of the leader until it gives up.
@@ -69,13 +73,13 @@ class Hub:
         self._requests = Requests(setup.session, setup.tensors, self._post)
         self._everyone = threading.Event()
         self._posted: SimpleQueue[Callable[[], None]] = SimpleQueue()
-        self._handed = threading.Condition()
-        self._are_handed: set[int] = set()
+        self._handed: SimpleQueue[Optional[int]] = SimpleQueue()  # tensors whose weights are to come; nothing: the hub ends
         self._waits = Waits()
         self._is_closing = threading.Event()
         self._is_over = False
         self._left_after: Optional[BaseException] = None
         self._began = self._beaten = self._looked = time.monotonic()
+        self._says_unheard = self._began  # from when on
         self._listener = self._listen(address)
         self._wake, self._woken = socket.socketpair()
         self._wake.setblocking(False)
@@ -123,8 +127,7 @@ class Hub:
             told.wait(_LAST_LOSS_S if self._thread.is_alive() else 0)
         self._is_closing.set()
         self._of.session.close()
-        with self._handed:
-            self._handed.notify_all()
+        self._handed.put(None)
         self._post(lambda: self._end(self._left()))
         for thread in (self._thread, self._waiter):
             if thread is not threading.current_thread():
@@ -160,15 +163,10 @@ class Hub:
                     return
             self._of.session.start()
             self._post(self._started)
-            while True:
-                for number in self._trained:
-                    with self._handed:
-                        self._handed.wait_for(lambda: number in self._are_handed or self._is_closing.is_set())
-                        if self._is_closing.is_set():
-                            return
-                        self._are_handed.discard(number)
-                    self._of.session.wait(self._of.tensors[number])
-                    self._post(lambda number=number: self._arrived(number))  # type: ignore[misc]
+            # In the order of pushes: those that a backward makes begin with the last layer.
+            while (number := self._handed.get()) is not None and not self._is_closing.is_set():
+                self._of.session.wait(self._of.tensors[number])
+                self._post(lambda number=number: self._arrived(number))  # type: ignore[misc]
         except Exception as error:
             failed = error
             if not self._is_closing.is_set():
@@ -215,8 +213,7 @@ class Hub:
         self._guests.clear()
         self._ranks.clear()
         self._is_closing.set()
-        with self._handed:
-            self._handed.notify_all()
+        self._handed.put(None)
 
     def _accept(self) -> None:
         try:
@@ -224,9 +221,13 @@ class Hub:
             link = wire.Link(connected)
         except BlockingIOError:  # it has gone again
             return
-        except (OSError, Error) as error:  # too many files are open, for example; it would be tried at once again
-            _log.logger.warning("a process was not heard: %s", error)
-            return time.sleep(_LOOK_AGAIN_S)
+        except (OSError, PermissionDenied) as error:
+            if time.monotonic() >= self._says_unheard:
+                self._says_unheard = time.monotonic() + _SAY_AGAIN_S
+                _log.logger.warning("a process was not heard: %s", error)
+            if isinstance(error, OSError) and error.errno in _FOR_THE_TIME_BEING:
+                time.sleep(_LOOK_AGAIN_S)
+            return
         connected.setblocking(False)
         guest = Guest(link)
         self._guests[connected.fileno()] = guest
@@ -343,9 +344,7 @@ class Hub:
         for _, index in sorted((steps.step(index), index) for index in self._touched):
             if steps.is_whole(index):
                 self._hand(self._trained[index], steps.hand(index))
-                with self._handed:
-                    self._are_handed.add(self._trained[index])
-                    self._handed.notify_all()
+                self._handed.put(self._trained[index])
         self._touched.clear()
         self._requests.look(steps.members)
 
@@ -395,7 +394,8 @@ class Hub:
             return session.skip([tensor])
         total = sum(samples for _, samples in parts)
         if total > _MOST_SAMPLES:
-            raise InvalidArgument(f"{tensor.name}: the ranks of this host have {total} samples together, more than {_MOST_SAMPLES}")
+            raise InvalidArgument(f"{tensor.name}: the ranks of this host have {total} samples together, more than {_MOST_SAMPLES}: they only weigh "
+                                  "gradients, so let each rank of each host give a thousandth of them, for example")
         session.push_pull(tensor, self._mean(number, parts, total), total)
 
     def _mean(self, number: int, parts: list[tuple[int, int]], total: int) -> torch.Tensor:

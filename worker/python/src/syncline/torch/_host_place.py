@@ -82,7 +82,8 @@ def _placed(rank: int, ranks: int, local_rank: int, local_ranks: int) -> HostPla
 def _checked(place: HostPlace) -> HostPlace:
     """Of a host that came later, number and ranks may be beyond those that the job began with."""
     is_alone = place.hosts == 1 and place.host == 0
-    if 1 <= place.hosts <= place.ranks and place.host <= place.leader and (not is_alone or (place.leader == 0 and place.ranks == place.local_ranks)):
+    is_after_others = place.host <= place.leader and (place.host == 0) == (place.leader == 0)
+    if 1 <= place.hosts <= place.ranks and is_after_others and (not is_alone or place.ranks == place.local_ranks):
         return place
     raise InvalidArgument(
         f"GROUP_RANK and GROUP_WORLD_SIZE say that this is host {place.host} of {place.hosts}, which its {place.local_ranks} ranks from rank "

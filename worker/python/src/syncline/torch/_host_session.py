@@ -112,8 +112,8 @@ class HostSession(Listener):
         """As Session's, in host memory. It is declared to the servers by `start`."""
         asked = self._declaring()
         if getattr(getattr(weights, "device", None), "type", "cpu") != "cpu":
-            raise InvalidArgument(f"{name}: is on {weights.device}, and local aggregation is for models in host memory; leave "
-                                  "local_aggregation out, and each rank sends by itself")
+            raise InvalidArgument(f"{name}: is on {weights.device}, and local aggregation is for models in host memory; pass "
+                                  "local_aggregation=False, and each rank sends by itself")
         options_of_it: dict[str, Any] = {"learning_rate_scale": learning_rate_scale, "options": options, "state": state, "frozen": frozen}
         tensor = asked.declare(name, weights, **options_of_it)
         self._declared.append((tensor, options_of_it))

@@ -32,7 +32,8 @@ _LONGEST = 1 << 16
 _LONGEST_MESSAGE = 8000  # of an error
 LARGEST_FACTOR = 1e6  # of a learning rate, as for all sessions
 _ALIGNMENT = 64
-_SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
+_SEALS = 2 | 4  # fcntl's F_SEAL_SHRINK and F_SEAL_GROW; not every Python was built with headers that have them
+_ADD_SEALS, _GET_SEALS = 1033, 1034
 _HEADER_BYTES = 4096  # of a member's memory: whether it was dropped
 _TYPES = {FLOAT32: (torch.float32, 4), BFLOAT16: (torch.bfloat16, 2), FLOAT16: (torch.float16, 2)}
 
@@ -160,7 +161,7 @@ class Process:
     def __init__(self, number: int) -> None:
         self.number = number
         self._descriptor = -1
-        with contextlib.suppress(OSError, ValueError):  # of another namespace, or ended and collected
+        with contextlib.suppress(OSError, ValueError, AttributeError):  # of another namespace, or ended; or Python does not have the call
             self._descriptor = os.pidfd_open(number)
             weakref.finalize(self, _close, self._descriptor).atexit = False
 
@@ -195,10 +196,12 @@ def listen(address: bytes) -> socket.socket:
 
 
 def connect(address: bytes) -> Link:
-    """OSError while nobody listens."""
+    """OSError while nobody listens, or too many others wait to be heard."""
     connected = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
+        connected.setblocking(False)  # otherwise it would wait for room among those, and without end
         connected.connect(address)
+        connected.setblocking(True)
     except OSError:
         connected.close()
         raise
@@ -239,7 +242,7 @@ class Region:
         weakref.finalize(self, _close, self.descriptor).atexit = False  # others may ask for it until the leader has left
         if descriptor is None:
             os.ftruncate(self.descriptor, layout.size)
-            fcntl.fcntl(self.descriptor, fcntl.F_ADD_SEALS, _SEALS)  # who reads memory that is cut off meanwhile is killed
+            fcntl.fcntl(self.descriptor, _ADD_SEALS, _SEALS)  # who reads memory that is cut off meanwhile is killed
         else:
             self._check(descriptor)
         self._map = mmap.mmap(self.descriptor, layout.size)
@@ -247,7 +250,7 @@ class Region:
 
     def _check(self, descriptor: int) -> None:
         try:
-            is_sealed = fcntl.fcntl(descriptor, fcntl.F_GET_SEALS) & _SEALS == _SEALS
+            is_sealed = fcntl.fcntl(descriptor, _GET_SEALS) & _SEALS == _SEALS
         except OSError:  # no memory at all
             is_sealed = False
         if not is_sealed or os.fstat(descriptor).st_size < self._layout.size:

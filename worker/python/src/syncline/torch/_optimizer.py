@@ -103,7 +103,7 @@ class Optimizer(torch.optim.Optimizer):
         try:
             if self._sampler is not None and isinstance(self.session, HostSession):
                 raise InvalidArgument("sampler= is not for local aggregation: it counts whose contribution each step was made of, and here that is "
-                                      "a whole host's; leave local_aggregation out, or take an ElasticDistributedSampler")
+                                      "a whole host's; pass local_aggregation=False, or take an ElasticDistributedSampler")
             self._declare(self._trains_all)
             given = None if state_dict is None else self._give(state_dict)
             self.session.start()

@@ -12,6 +12,7 @@ import torch
 from syncline.errors import FailedPrecondition, InvalidArgument
 from syncline.session import Option, Session
 from syncline.torch._average import Averager
+from syncline.torch._host_session import close_after
 from syncline.torch._sent import Sent, changed
 from syncline.torch._weight import watch
 
@@ -170,7 +171,10 @@ class _Averaged(torch.optim.Optimizer):
 
     def __exit__(self, kind: Optional[type[BaseException]], error: Optional[BaseException],
                  traceback: Optional[TracebackType]) -> None:
-        self.close()
+        if error is None:
+            return self.close()
+        self._is_closed = True
+        close_after(self.session, error)
 
 
 def wrap(optimizer: torch.optim.Optimizer, model: Optional[torch.nn.Module] = None, *, push: Option = "fp32",

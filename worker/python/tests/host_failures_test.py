@@ -139,7 +139,32 @@ class WhenRanksJoinAgain(host_support.Ranks):
                 for program, out in started:
                     self.assertEqual(program.wait(), 0, program.text())
                     self.assertIn("again at step 5", program.text())
+                    self.assertIn("steps 8 members 1;", program.text())  # of both lives
                     self.assert_counted(out, 8)
+
+    def test_another_thread_that_asks_meanwhile_hears_of_it_and_asks_again(self):
+        flag = self.folder / "again"
+        joins = f"""if step == 5 and rank == 1:
+    is_over, known = threading.Event(), []
+    def ask():
+        while not is_over.is_set():
+            try: known.append(optimizer.session.stats.members)
+            except syncline.FailedPrecondition as error: known.append(str(error)[:40])
+    asks = threading.Thread(target=ask)
+    asks.start()
+    for _ in range(20):
+        optimizer.rejoin()
+    asked = len(known)
+    while 1 not in known[asked:]: time.sleep(0.01)
+    is_over.set()
+    asks.join()
+    open({str(flag)!r}, "w").close()
+while step == 5 and not os.path.exists({str(flag)!r}): time.sleep(0.01)"""
+        source = {**COUNT, "each_step": f"import threading; exec({joins!r}); " + COUNT["each_step"]}
+        started = [self.start(rank, 2, 2, **source) for rank in range(2)]
+        for program, out in started:
+            self.assertEqual(program.wait(), 0, program.text())
+            self.assert_counted(out, 8)
 
     def test_in_the_middle_of_a_step_it_ends_with_what_they_gave(self):
         # Each gives its gradient of the first part alone, and leaves when both have.
@@ -193,6 +218,7 @@ class WhenTheLeaderLeaves(host_support.Ranks):
     def test_what_fails_since_it_left_is_not_what_others_hear(self):
         hub = Hub.__new__(Hub)
         hub._of, hub._handed, hub._is_closing, hub._is_over, hub._left_after = mock.Mock(), queue.SimpleQueue(), threading.Event(), False, None
+        hub.error = None
         guest = mock.Mock()
         hub._guests, hub._ranks = {1: guest}, {1: guest}
         hub._is_closing.set()

@@ -328,8 +328,18 @@ class WhenTheLeaderDies(unittest.TestCase):
         with mock.patch.object(os, "pidfd_open", create=True):
             del os.pidfd_open  # as in a Python that was built with old headers
             self.assertFalse(wire.Process(leader.process.pid).has_ended)
+        in_an_earlier_life = Door(address, 4, time.monotonic() + support.PATIENCE, known=wire.Process(link.process))
         leader.kill()
-        with self.assertRaisesRegex(syncline.Dropped, f"rank 4, .* ended before it had let this rank in: .*process {leader.process.pid}"):
+        for one in (door, in_an_earlier_life):
+            with self.assertRaisesRegex(syncline.Dropped, f"rank 4, .* ended before it had let this rank in: .*process {leader.process.pid}"):
+                one.connect()
+
+    def test_in_this_process_its_error_is_what_is_said(self):
+        def check_hub():
+            raise syncline.DeadlineExceeded("the hub was over")
+
+        door = Door(wire.address_of(self.id(), os.getpid()), 0, time.monotonic() + support.PATIENCE, check_hub)
+        with self.assertRaisesRegex(syncline.DeadlineExceeded, "the hub was over"):
             door.connect()
 
 

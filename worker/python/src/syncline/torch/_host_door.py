@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import time
+from typing import Callable, Optional
 
 from syncline import _log
 from syncline.errors import DeadlineExceeded, Dropped
@@ -29,11 +30,15 @@ class Waits:
 
 
 class Door:
-    """Of one rank that wants to be let in. `leader` is the leader's rank in the job."""
+    """Of one rank that wants to be let in. `leader` is the leader's rank in the job, `known` its process, where that was met in an earlier life.
 
-    def __init__(self, address: bytes, leader: int, deadline: float) -> None:
-        self._address, self._leader, self._deadline = address, leader, deadline
-        self._met: list[wire.Process] = []  # who opened it last
+    `check_hub` raises where the leader is this process, and listens no more.
+    """
+
+    def __init__(self, address: bytes, leader: int, deadline: float, check_hub: Callable[[], None] = lambda: None,
+                 known: Optional[wire.Process] = None) -> None:
+        self._address, self._leader, self._deadline, self._check_hub = address, leader, deadline, check_hub
+        self._met = [] if known is None else [known]  # who opened it last
         self._waits = Waits()
 
     def connect(self) -> wire.Link:
@@ -54,6 +59,7 @@ class Door:
 
     def check(self, why: str) -> None:
         """Whether to come again: it was shut for that reason."""
+        self._check_hub()
         if any(process.has_ended for process in self._met):
             raise Dropped(f"rank {self._leader}, which sends for all ranks of this host, ended before it had let this rank in: see what it said "
                           "(process {}); start this rank again, as `syncline run --max-restarts` does".format(self._met[0].number))

@@ -77,6 +77,7 @@ class Hub:
         self._waits = Waits()
         self._is_closing = threading.Event()
         self._is_over = False
+        self.error: Optional[BaseException] = None  # after which it was over
         self._left_after: Optional[BaseException] = None
         self._began = self._beaten = self._looked = time.monotonic()
         self._says_unheard = self._began  # from when on
@@ -205,7 +206,7 @@ class Hub:
         """Tells all ranks why."""
         if self._is_closing.is_set() and not self._is_over:
             error = self._left()  # what fails now fails since the session is closed
-        self._is_over = True
+        self._is_over, self.error = True, self.error or error
         for guest in list(self._guests.values()):
             with contextlib.suppress(OSError):
                 guest.link.send(wire.failure(error))

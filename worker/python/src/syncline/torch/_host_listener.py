@@ -31,6 +31,8 @@ class Listener(Session):
         self._link: Optional[wire.Link] = None
         self._is_greeted = False  # by whoever leads now
         self._weights_region: Optional[wire.Region] = None
+        self._life = 0  # how often it has left the others of its host
+        self._joins: Optional[int] = None  # the thread that waits to be let in: until then messages are its business alone
         self._closed = ""
         self._failure: Optional[Error] = None
         self._first = 0  # the step that this rank joined at
@@ -45,6 +47,12 @@ class Listener(Session):
         if self._failure is not None:
             raise self._failure.with_traceback(None)
 
+    def _check_joined(self, life: int) -> None:
+        """What is asked for and waited for ends with the life in which it was."""
+        if life != self._life or self._joins not in (None, threading.get_ident()):
+            raise FailedPrecondition("another thread has this rank join the others of its host meanwhile (start() or rejoin()): call again once it "
+                                     "has joined")
+
     def _fail(self, error: Error) -> None:
         raise self._failed(error)
 
@@ -54,26 +62,31 @@ class Listener(Session):
         return error
 
     def _send(self, message: bytes, *descriptors: int) -> None:
+        life, link = self._life, self._link  # a later one of another thread is closed, or has let this rank in
         self._check_open()
-        if self._link is None:
+        self._check_joined(life)
+        if link is None:
             raise FailedPrecondition("the session is not started")
         heard = time.monotonic()
         while True:
             try:
-                return self._link.send(message, descriptors)
+                return link.send(message, descriptors)
             except socket.timeout:  # the leader does not read now
                 with self._lock:
+                    self._check_joined(life)
                     heard = time.monotonic() if self._read() else heard
                 self._check_heard(heard)
             except OSError:
-                return self._read_why()
+                return self._read_why(life)
 
-    def _await(self, is_there: Any, deadline: Optional[float], what: str) -> None:
+    def _await(self, is_there: Any, deadline: Optional[float], what: str, life: Optional[int] = None) -> None:
         """Reads messages until it is there. So that Python handles signals, no call blocks for long."""
         heard = time.monotonic()
+        life = self._life if life is None else life
         while True:
             with self._lock:
                 self._check_open()
+                self._check_joined(life)
                 if is_there():
                     return
                 if self._read():
@@ -89,13 +102,14 @@ class Listener(Session):
             self._fail(Dropped(f"rank {self._place.rank_of(0)}, which sends for all ranks of this host, has said nothing for {silent:.0f} s: it hangs, "
                                "or was stopped; start this rank again"))
 
-    def _read_why(self) -> None:
+    def _read_why(self, life: Optional[int] = None) -> None:
         """The connection is over, or is about to be: the last message says why."""
-        self._await(lambda: False, time.monotonic() + PATIENCE * self._patience, "what the host's leader has to say of its end")
+        self._await(lambda: False, time.monotonic() + PATIENCE * self._patience, "what the host's leader has to say of its end", life)
 
     def _read(self) -> bool:
         """One message, if one comes soon."""
-        assert self._link is not None
+        if self._link is None:
+            raise FailedPrecondition("the session is not started")
         try:
             if not self._link.has_news(_SLICE_S):
                 return False
@@ -138,10 +152,16 @@ class Listener(Session):
     def _inquire(self, what: str, *descriptors: int, timeout: Optional[float] = None, deadline: Optional[float] = None, **fields: Any) -> Any:
         with self._lock:
             self._questions += 1
-            number = self._questions
+            number, life = self._questions, self._life
         self._send(wire.record(wire.ASK, what=what, id=number, timeout=timeout, **fields), *descriptors)
-        self._await(lambda: number in self._answers, deadline, f"the {what} of all ranks of this host and the other hosts")
-        answer = self._answers.pop(number)
+        answer: Any = None
+
+        def is_answered() -> bool:
+            nonlocal answer
+            answer = self._answers.pop(number, None)
+            return answer is not None
+
+        self._await(is_answered, deadline, f"the {what} of all ranks of this host and the other hosts", life)
         if answer["error"] is not None:
             raise wire.error_in(wire.parse(bytes([wire.FAILED]) + answer["error"].encode())[1])
         return answer["value"]

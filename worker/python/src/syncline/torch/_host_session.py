@@ -78,7 +78,7 @@ class HostSession(Listener):
         self._asked: Optional[Session] = None  # never started: it checks what is declared, on each rank
         self._declared: list[tuple[Tensor, dict[str, Any]]] = []
         self._given_states: list[tuple[Tensor, int, Iterable[Any]]] = []
-        self._rounds = 0
+        self._rounds = self._earlier_rounds = 0  # of this life, and of those before
         self._begun_now: set[int] = set()
         self._pushed: dict[int, int] = {}  # by tensor: steps that it was pushed or skipped in
         self._taken: dict[int, int] = {}  # and after which the new weights are in place
@@ -159,23 +159,32 @@ class HostSession(Listener):
         with self._lock:
             if self._closed or self._failure is not None or self._link is None or self._link.is_gone:
                 return False
+            self._life, self._joins = self._life + 1, threading.get_ident()
+            leader = wire.Process(self._link.process)
             with contextlib.suppress(OSError):
                 self._link.send(wire.record(wire.BYE))
             self._link.close()
             self._link = self._weights_region = None
+            self._earlier_rounds += self._rounds
             self._ended = self._rounds = 0
+            self._waited_s = 0.0
             self._begun_now.clear()
             self._answers.clear()
             for counts in (self._pushed, self._arrived, self._taken):
                 counts.update(dict.fromkeys(counts, 0))
-        self._join(self._start_timeout)
+        self._join(self._start_timeout, leader)
         return True
 
-    def _join(self, timeout: float) -> None:
+    def _join(self, timeout: float, leader: Optional[wire.Process] = None) -> None:
+        """`leader`: the one that it knows."""
         deadline = time.monotonic() + timeout
-        door = Door(self._address, self._place.rank_of(0), deadline)
-        while not self._is_let_in(door, deadline):
-            time.sleep(_LOOK_AGAIN_S)
+        door = Door(self._address, self._place.rank_of(0), deadline, self._check_hub, leader)
+        self._joins = threading.get_ident()
+        try:
+            while not self._is_let_in(door, deadline):
+                time.sleep(_LOOK_AGAIN_S)
+        finally:
+            self._joins = None
         self.restore_weights()
         self._began = time.monotonic()
 
@@ -193,6 +202,11 @@ class HostSession(Listener):
                 door.forget()
             door.check("it left")
         return self._weights_region is not None
+
+    def _check_hub(self) -> None:
+        """That of this process does not open again after an error."""
+        if self._hub is not None and self._hub.error is not None:
+            self._fail(wire.error_in(wire.parse(wire.failure(self._hub.error))[1]))
 
     def restore_weights(self) -> None:
         """Before this rank's first step, which the job waits for: its tensors hold the job's weights again, whatever was written there."""
@@ -272,8 +286,9 @@ class HostSession(Listener):
         return self._arrived[tensor.id] >= self._pushed[tensor.id]
 
     def _land(self, tensor: Tensor) -> None:
-        assert self._weights_region is not None
-        self._weights_region.read(tensor.id, tensor.memory.address)
+        if (weights := self._weights_region) is None:
+            raise FailedPrecondition(f"{tensor.name}: this rank is not, or not yet again, among those of its host")
+        weights.read(tensor.id, tensor.memory.address)
         if self._gradients_region.was_dropped:  # then others may have gone on meanwhile, and these weights are of two steps
             self._read_why()
 
@@ -339,12 +354,12 @@ class HostSession(Listener):
         """Figures so far. Bytes and members are those of the host: bytes on its leader, and 0 on the others; members are hosts."""
         self._check_open()
         if self._inner is not None:
-            return dataclasses.replace(self._inner.stats, steps=self._rounds)
+            return dataclasses.replace(self._inner.stats, steps=self._earlier_rounds + self._rounds)
         said = self._inquire("stats")
         phases = dict.fromkeys(PHASES, 0.0)
         phases["others"] = self._waited_s
         phases["compute"] = max(0.0, time.monotonic() - self._began - self._waited_s)
-        return Stats(0, 0, 0, said["epoch"], said["members"], self._rounds, phases)
+        return Stats(0, 0, 0, said["epoch"], said["members"], self._earlier_rounds + self._rounds, phases)
 
     def report_loss(self, loss: float, step: Optional[int] = None, samples: int = 1) -> None:
         """As Session's: the mean over the ranks of the host is reported."""

@@ -1,7 +1,9 @@
 """Which gradients of a host are whole, and what is told of its losses, without processes: torch/_host_steps.py, _host_requests.py."""
 import random
+import threading
 import types
 import unittest
+from unittest import mock
 
 import support
 
@@ -10,6 +12,7 @@ try:
 except ImportError:
     raise unittest.SkipTest("no torch; install python3-torch") from None
 
+from syncline.torch import _host_wire as wire
 from syncline.torch._host_requests import Requests
 from syncline.torch._host_steps import Given, Steps
 
@@ -187,6 +190,19 @@ class Losses(unittest.TestCase):
         self.report(0, 2.0, 6, 1)
         self.report(1, 2.0, 6, 1)
         self.assertEqual(self.told, [(1.0, 5, 1), (2.0, 6, 2)])
+
+
+class Questions(unittest.TestCase):
+    def test_for_which_there_is_no_thread_are_answered(self):
+        requests = Requests(types.SimpleNamespace(), [], lambda action: action())
+        answers = []
+        guest = types.SimpleNamespace(rank=1, questions=0, answer=answers.append)
+        with mock.patch.object(threading.Thread, "start", side_effect=RuntimeError("can't start new thread")):
+            requests.take(guest, {"what": "stats", "id": 7}, [])
+        (message,) = answers
+        _, said = wire.parse(message)
+        self.assertEqual((said["id"], said["value"]), (7, None))
+        self.assertIn("cannot ask the servers: can't start new thread", said["error"])
 
 
 if __name__ == "__main__":

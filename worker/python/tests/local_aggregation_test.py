@@ -70,6 +70,11 @@ class LocalAggregation(host_support.Ranks):
             self.assertEqual(program.wait(), 0, program.text())
         started[0][0].await_line("waited in vain for the barrier of all ranks of this host")
 
+    def test_two_threads_of_a_rank_come_to_two_barriers(self):
+        each_step = ('exec("if step == 2:\\n time.sleep(rank / 2)\\n both = [threading.Thread(target=optimizer.session.barrier) for _ in range(2)]\\n '
+                     'for one in both: one.start()\\n for one in both: one.join()"); model(step).backward()')
+        self.run_all(2, 2, each_step="import threading; " + each_step)
+
     def test_bf16_weights(self):
         alone, _ = self.run_all(2, 1, dtype="bfloat16")
         together, _ = self.run_all(2, 2, dtype="bfloat16")

@@ -218,8 +218,9 @@ class Hub:
 
     def _accept(self) -> None:
         try:
-            connected, _ = self._listener.accept()
-            link = wire.Link(connected)
+            with wire.no_fork:
+                connected, _ = self._listener.accept()
+                link = wire.Link(connected)
         except BlockingIOError:  # it has gone again
             return
         except (OSError, PermissionDenied) as error:

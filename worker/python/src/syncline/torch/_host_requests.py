@@ -7,13 +7,17 @@ from typing import Any, Callable
 
 import torch
 
-from syncline.errors import DataLoss
+from syncline.errors import DataLoss, ResourceExhausted
 from syncline.session import Session, Tensor
 from syncline.torch import _host_wire as wire
 from syncline.torch._host_guest import Guest
 
 Post = Callable[[Callable[[], None]], None]
 _MOST_QUESTIONS = 256  # of a rank, each of them a thread
+
+
+def _raise(error: Exception) -> None:
+    raise error
 
 
 class Requests:
@@ -85,7 +89,7 @@ class Requests:
         for guest, _ in asking:
             guest.questions += 1
 
-        def run() -> None:
+        def run(work: Callable[[], Any]) -> None:
             try:
                 answer, error = work(), None
             except Exception as failed:
@@ -94,4 +98,8 @@ class Requests:
                 message = wire.record(wire.ANSWER, id=number, value=answer, error=error)
                 self._post(lambda guest=guest, message=message: guest.answer(message))  # type: ignore[misc]
 
-        threading.Thread(target=run, name="syncline-host-request", daemon=True).start()
+        try:
+            threading.Thread(target=run, args=(work,), name="syncline-host-request", daemon=True).start()
+        except RuntimeError as failed:  # there are too many; that is no reason to end the host
+            reason = ResourceExhausted(f"the leader of this host cannot ask the servers: {failed}")
+            run(lambda: _raise(reason))

@@ -83,6 +83,7 @@ class HostSession(Listener):
         self._pushed: dict[int, int] = {}  # by tensor: steps that it was pushed or skipped in
         self._taken: dict[int, int] = {}  # and after which the new weights are in place
         self._factors: dict[int, float] = {}
+        self._one_at_barrier = threading.Lock()
         self._waited_s, self._began = 0.0, time.monotonic()
         coordinator, job = options["coordinator"], options["job"]
         self._start_timeout = seconds_of(options["start_timeout"])
@@ -377,8 +378,14 @@ class HostSession(Listener):
             self._inner.restore_residuals(path)
 
     def barrier(self, timeout: Optional[float] = None) -> None:
-        """As Session's, of all ranks of the host, too."""
-        self._inquire("barrier", deadline=None if timeout is None else time.monotonic() + timeout)
+        """As Session's, of all ranks of the host, too. Of several threads one after the other, as the leader knows one for each rank."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        if not self._one_at_barrier.acquire(timeout=-1 if timeout is None else max(0.0, timeout)):
+            raise DeadlineExceeded("waited in vain for another thread of this rank, which is at a barrier")
+        try:
+            self._inquire("barrier", deadline=deadline)
+        finally:
+            self._one_at_barrier.release()
 
     # ---- the end ----
 
@@ -439,7 +446,7 @@ class HostSession(Listener):
         """In the child, which has neither the connection nor the leader's threads."""
         self._closed = (f"this process was forked from process {os.getppid()}, which holds the session: make the Optimizer after the fork, or "
                         "start children by spawn (multiprocessing.set_start_method('spawn'))")
-        self._lock = threading.RLock()  # another thread of the parent may hold the other one
+        self._lock, self._one_at_barrier = threading.RLock(), threading.Lock()  # other threads of the parent may hold the others
         for session in (self._asked, self._inner):
             if session is not None:
                 session._after_fork()

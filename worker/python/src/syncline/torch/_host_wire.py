@@ -15,6 +15,7 @@ import os
 import select
 import socket
 import struct
+import threading
 import weakref
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Optional
@@ -147,12 +148,16 @@ class Link:
 _sockets: weakref.WeakSet[socket.socket] = weakref.WeakSet()
 
 
+no_fork = threading.RLock()  # held while there is a socket that is not among those yet
+
+
 def _close_all_in_child() -> None:
+    no_fork.release()
     for one in list(_sockets):
         one.close()
 
 
-os.register_at_fork(after_in_child=_close_all_in_child)
+os.register_at_fork(before=no_fork.acquire, after_in_parent=no_fork.release, after_in_child=_close_all_in_child)
 
 
 class Process:
@@ -183,29 +188,31 @@ def address_of(*names: object) -> bytes:
 
 def listen(address: bytes) -> socket.socket:
     """OSError where somebody does already."""
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    try:
-        listener.bind(address)
-        listener.listen(1024)
-    except OSError:
-        listener.close()
-        raise
-    listener.setblocking(False)
-    _sockets.add(listener)
-    return listener
+    with no_fork:
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        try:
+            listener.bind(address)
+            listener.listen(1024)
+        except OSError:
+            listener.close()
+            raise
+        listener.setblocking(False)
+        _sockets.add(listener)
+        return listener
 
 
 def connect(address: bytes) -> Link:
     """OSError while nobody listens, or too many others wait to be heard."""
-    connected = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    try:
-        connected.setblocking(False)  # otherwise it would wait for room among those, and without end
-        connected.connect(address)
-        connected.setblocking(True)
-    except OSError:
-        connected.close()
-        raise
-    return Link(connected)
+    with no_fork:
+        connected = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        try:
+            connected.setblocking(False)  # otherwise it would wait for room among those, and without end
+            connected.connect(address)
+            connected.setblocking(True)
+        except OSError:
+            connected.close()
+            raise
+        return Link(connected)
 
 
 class Layout:

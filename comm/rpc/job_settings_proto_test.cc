@@ -51,7 +51,8 @@ TEST(JobSettingsProto, HaveTheBytesThatTheyHadBefore) {
             "a20608"            // 100, of 8 bytes:
             "1803"              //   3: 3
             "22046175746f"      //   4: "auto"
-            "9208046e6f6e65");  // 130: "none"
+            "9208046e6f6e65"    // 130: "none"
+            "d20f046e6f6e65");  // 250: "none", later
 }
 
 }  // namespace

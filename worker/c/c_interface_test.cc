@@ -367,6 +367,7 @@ TEST_F(CInterface, LogLinesGoToTheFunction) {
   ASSERT_EQ(Set("optimizer", "lbfgs:lr=0.1"), SYNCLINE_OK);
   syncline_session* warned = nullptr;
   ASSERT_EQ(syncline_session_create(options_, &warned), SYNCLINE_OK);
+  EXPECT_NE(syncline_start(warned, 0), SYNCLINE_OK) << "without a tensor";
   ASSERT_EQ(lines.size(), 1u);
   EXPECT_EQ(lines[0].first, SYNCLINE_LOG_WARNING);
   EXPECT_THAT(lines[0].second, HasSubstr("lbfgs"));

@@ -6,8 +6,7 @@ import textwrap
 import unittest
 
 import support
-from average_test import free_port
-from torch_support import nn, torch
+from torch_support import meeting_place, nn, torch
 
 import syncline
 
@@ -27,7 +26,7 @@ RANK = """
             print(f"{{type(error).__name__}} rank={{error.rank}} index={{getattr(error, 'index', '-')}} {{error}}", flush=True)
 {body}
     print("end", flush=True)
-    while not os.path.exists(os.environ["OVER"]):     # rank 0 has the store by which the others meet
+    while not os.path.exists(os.environ["OVER"]):     # until all have done what they had to
         time.sleep(0.01)
     if torch.distributed.is_initialized():
         torch.distributed.destroy_process_group()
@@ -40,8 +39,7 @@ class Ranks(unittest.TestCase):
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
         self.gate = os.path.join(folder.name, "gate")
-        environment = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(ranks), "GATE": self.gate,
-                       "OVER": os.path.join(folder.name, "over")}
+        environment = {**meeting_place(self), "WORLD_SIZE": str(ranks), "GATE": self.gate, "OVER": os.path.join(folder.name, "over")}
         programs = [support.Process([sys.executable, "-c", source], {**environment, "RANK": str(rank)}) for rank in range(ranks)]
         for program in programs:
             self.addCleanup(program.kill)
@@ -269,7 +267,7 @@ class Ranks(unittest.TestCase):
 
 class WithSession(support.ServersTest):
     def test_the_step_is_named_and_weights_of_a_job_are_equal(self):
-        port = str(free_port())
+        place = meeting_place(self)
         source = """
             import os, torch, syncline, syncline.torch
             from torch import nn
@@ -294,7 +292,7 @@ class WithSession(support.ServersTest):
             optimizer.close()
         """
         programs = [
-            support.start_program(self, source, {**self.environment(rank, 2), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port})
+            support.start_program(self, source, {**self.environment(rank, 2), **place})
             for rank in range(2)
         ]
         for program in programs:

@@ -1,12 +1,11 @@
 """wrap and hook: gradients averaged by the servers, for optimizers and DDP models that stay as they are."""
 import math
 import os
-import socket
 import tempfile
 import unittest
 
 import support
-from torch_support import OptimizerTest, batches, make_model, nn, torch, train
+from torch_support import OptimizerTest, batches, make_model, meeting_place, nn, torch, train
 
 import syncline
 from syncline.torch import HookState, wrap
@@ -45,17 +44,10 @@ SGD = "torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)"
 ADAM = "torch.optim.Adam(model.parameters(), lr=0.01)"
 
 
-def free_port():
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
-
-
 class TwoRanks(support.ServersTest):
     def run_ranks(self, make, job, steps=30):
         source = TRAIN.format(make=make, steps=steps)
-        port = str(free_port())
-        environment = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "GLOO_SOCKET_IFNAME": "lo", "SYNCLINE_JOB": f"{self.id()}{job}"}
+        environment = {**meeting_place(self), "GLOO_SOCKET_IFNAME": "lo", "SYNCLINE_JOB": f"{self.id()}{job}"}
         with tempfile.TemporaryDirectory() as folder:
             out = f"{folder}/"
             ranks = [self.program(source, {**self.environment(rank, 2), **environment, "OUT": out}) for rank in range(2)]

@@ -10,7 +10,7 @@ import unittest
 from unittest import mock
 
 import support
-from torch_support import OptimizerTest, make_model, torch, train
+from torch_support import OptimizerTest, make_model, meeting_place, torch, train
 
 import syncline
 from syncline import _asserts
@@ -59,9 +59,7 @@ class Check(OptimizerTest):
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
         over = os.path.join(folder.name, "over")
-        # Opened here, as by torchrun, on a port that nobody else can take meanwhile.
-        store = torch.distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-        environment = {"OVER": over, "CHECK": check, "SYNCLINE_FAILURE_TIMEOUT": self.failure_timeout, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port), "TORCHELASTIC_USE_AGENT_STORE": "True", "WORLD_SIZE": str(ranks), "SYNCLINE_JOB": self.id(),
+        environment = {**meeting_place(self), "OVER": over, "CHECK": check, "SYNCLINE_FAILURE_TIMEOUT": self.failure_timeout, "WORLD_SIZE": str(ranks), "SYNCLINE_JOB": self.id(),
                        "SYNCLINE_COORDINATOR": self.coordinator, "PYTHONPATH": f"{support.PACKAGE}:{support.HERE}"}
         programs = [support.Process([sys.executable, "-c", source], {**environment, "RANK": str(rank)}) for rank in range(ranks)]
         for program in programs:

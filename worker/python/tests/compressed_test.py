@@ -6,8 +6,7 @@ import textwrap
 import unittest
 
 import support
-from average_test import free_port
-from torch_support import torch
+from torch_support import meeting_place, torch
 
 # `{backend}`, `{hook}` and `{after}` are the test's.
 TRAIN = """
@@ -45,8 +44,7 @@ class Ranks(unittest.TestCase):
     def run_ranks(self, ranks=2, backend="gloo", hook="", after=""):
         source = textwrap.dedent(TRAIN.format(backend=backend, hook=hook, after=after))
         with tempfile.TemporaryDirectory() as folder:
-            environment = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "GLOO_SOCKET_IFNAME": "lo",
-                           "WORLD_SIZE": str(ranks), "OUT": f"{folder}/"}
+            environment = {**meeting_place(self), "GLOO_SOCKET_IFNAME": "lo", "WORLD_SIZE": str(ranks), "OUT": f"{folder}/"}
             programs = [support.Process([sys.executable, "-c", source], {**environment, "RANK": str(rank)}) for rank in range(ranks)]
             codes = [program.wait() for program in programs]
             results = [torch.load(f"{folder}/{rank}") if os.path.exists(f"{folder}/{rank}") else None for rank in range(ranks)]

@@ -34,6 +34,13 @@ def train(model, optimizer, count, loss_function=nn.functional.mse_loss):
         optimizer.step()
 
 
+def meeting_place(test):
+    """The environment by which ranks meet, as by torchrun: a store in this process, on a port that nobody else can take meanwhile."""
+    store = torch.distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    test.addCleanup(lambda: store)  # which keeps it until then
+    return {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port), "TORCHELASTIC_USE_AGENT_STORE": "True"}
+
+
 class OptimizerTest(support.ServersTest):
     def optimizer(self, model, name="sgd", lr=0.1, job="", **more):
         optimizer = Optimizer(model, name, lr, session=self.options(job=f"{self.id()}{job}"), **{**EXACT, **more})

@@ -7,7 +7,6 @@ SYNCLINE_OPENINGS says how many malformed openings are sent altogether; 100,000 
 """
 
 import argparse
-import glob
 import json
 import os
 import random
@@ -23,32 +22,13 @@ from collections import Counter, deque
 from unittest import mock
 
 import cluster
-from cluster import PATIENCE, CertifiedTest, LeashedTest, assert_same_end
+from cluster import PATIENCE, CertifiedTest, LeashedTest, assert_same_end, listening_ports, port_of
 
 OPENINGS = int(os.environ.get("SYNCLINE_OPENINGS", "100000"))
 SEED = 9
 ENGINES = 2
-LISTENS = "0A"  # in /proc/net/tcp
 # What UCX's TCP transport sends first, and how it goes on: the 77 bytes that end a process which listens by it.
 UCX_OPENING = struct.pack("<Q", 0xCAFEBABE12345678) + b"\x00" * 69
-
-
-def listening_ports(pid):
-    """TCP ports on which a process of this host listens."""
-    sockets = set()
-    for fd in glob.glob(f"/proc/{pid}/fd/*"):
-        try:
-            sockets.add(os.readlink(fd))
-        except FileNotFoundError:
-            pass
-    ports = set()
-    for family in ("tcp", "tcp6"):
-        with open(f"/proc/{pid}/net/{family}", encoding="ascii") as table:
-            for line in list(table)[1:]:
-                columns = line.split()
-                if columns[3] == LISTENS and f"socket:[{columns[9]}]" in sockets:
-                    ports.add(int(columns[1].split(":")[1], 16))
-    return ports
 
 
 HTTP2_SETTINGS, HTTP2_PING = 4, 6
@@ -56,10 +36,6 @@ HTTP2_SETTINGS, HTTP2_PING = 4, 6
 
 def http2_frame(kind, flags=0, payload=b""):
     return len(payload).to_bytes(3, "big") + bytes([kind, flags]) + bytes(4) + payload
-
-
-def port_of(address):
-    return int(address.rsplit(":", 1)[1])
 
 
 class PortScan(cluster.ClusterTest):

@@ -4,6 +4,7 @@ Every wait has a deadline; nothing depends on how fast the machine is, only on t
 """
 
 import argparse
+import glob
 import json
 import os
 import re
@@ -24,6 +25,7 @@ BUILD = "build/release"
 os.environ.pop("COLUMNS", None)  # lines that are awaited are not broken
 FAILURE_TIMEOUT = 4.0  # seconds; long enough for an oversubscribed machine to send its heartbeats
 SCHEMA = os.path.join(os.path.dirname(__file__), "../../docs/status.schema.json")
+LISTENS = "0A"  # in /proc/net/tcp
 PATIENCE = 60.0  # for anything that must happen sometime
 
 
@@ -95,6 +97,28 @@ def assert_same_end(test, workers):
         checksums.add(worker.await_line(r"done .*checksum=(\w+)").group(1))
     test.assertEqual(len(checksums), 1, "workers end with different weights")
     return checksums.pop()
+
+
+def listening_ports(pid):
+    """TCP ports on which a process of this host listens."""
+    sockets = set()
+    for fd in glob.glob(f"/proc/{pid}/fd/*"):
+        try:
+            sockets.add(os.readlink(fd))
+        except FileNotFoundError:
+            pass
+    ports = set()
+    for family in ("tcp", "tcp6"):
+        with open(f"/proc/{pid}/net/{family}", encoding="ascii") as table:
+            for line in list(table)[1:]:
+                columns = line.split()
+                if columns[3] == LISTENS and f"socket:[{columns[9]}]" in sockets:
+                    ports.add(int(columns[1].split(":")[1], 16))
+    return ports
+
+
+def port_of(address):
+    return int(address.rsplit(":", 1)[1])
 
 
 class ClusterTest(unittest.TestCase):
@@ -238,12 +262,12 @@ class CertifiedTest(unittest.TestCase):
                                  *self.server_flags)  # fmt: skip
         self.server.await_line(r"ready control=")
 
-    def worker(self, rank, world, *flags, certificate="worker-default", program="steps_worker"):
+    def worker(self, rank, world, *flags, certificate="worker-default", program="steps_worker", env=None):
         cert, key, ca = self.files(certificate)[1::2]
         process = Process(f"worker{rank}", [f"{BUILD}/{program}", *flags], {
             "SYNCLINE_COORDINATOR": self.address, "SYNCLINE_FAILURE_TIMEOUT": f"{FAILURE_TIMEOUT}s",
             "SYNCLINE_TLS_CERT": cert, "SYNCLINE_TLS_KEY": key, "SYNCLINE_TLS_CA": ca,
-            "RANK": str(rank), "WORLD_SIZE": str(world),
+            "RANK": str(rank), "WORLD_SIZE": str(world), **(env or {}),
         })  # fmt: skip
         self.addCleanup(process.kill)
         return process

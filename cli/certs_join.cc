@@ -20,6 +20,7 @@
 #include "comm/base/failure.h"
 #include "comm/base/host_name.h"
 #include "comm/base/log.h"
+#include "comm/base/process_limits.h"
 #include "comm/base/status.h"
 #include "comm/rpc/address.h"
 #include "comm/rpc/join_channel.h"
@@ -96,13 +97,15 @@ absl::StatusOr<int> ServeTokens(const AnswerFlags& flags) {
           std::move(events)));
   certs::JoinService service(
       authority, {.directory = flags.directory, .log = log, .audit = audit->logger()});
+  RaiseFileLimit();
   const absl::Time now = absl::Now();
   SYNCLINE_ASSIGN_OR_RETURN(
       RunningServer running,
       StartJoinServer({.listen = flags.listen,
                        .authority = authority.pair,
                        .validity = {now - absl::Minutes(5), authority.until},
-                       .service = &service}));
+                       .service = &service,
+                       .log = log}));
   std::cout << "syncline: ready join=" << running.address
             << " authority=" << authority.fingerprint << std::endl;
   const absl::StatusOr<int> signal = stop.Wait([] {});

@@ -66,6 +66,7 @@ class Services {
  private:
   absl::Status OpenAuditLog();
   absl::Status StartCoordinator();
+  void MadeRoom(const std::string& source);
   absl::Status StartAdmin();
   absl::Status StartServer();
   void SayWhoMayReadTheAdminPort() const;
@@ -81,6 +82,7 @@ class Services {
   Standby* const lead_;
   const Logger log_;
   uint64_t handshakes_ = 0;  // refused; under the lock of refused_handshakes_
+  uint64_t crowded_ = 0;     // of the control port; on the thread of its door
   prometheus::Registry registry_;
   ControlMetrics control_metrics_{registry_};
   std::unique_ptr<AuditLog> audit_log_;
@@ -168,7 +170,9 @@ absl::Status Services::StartCoordinator() {
   ServerOptions server = {.listen = plan_.listen,
                           .tls = plan_.tls,
                           .timeouts = RpcTimeouts::From(plan_.timeouts),
-                          .services = {coordinator_.get()}};
+                          .services = {coordinator_.get()},
+                          .log = log_};
+  server.on_crowded = [this](const std::string& source) { MadeRoom(source); };
   refused_handshakes_.emplace(log_, [this](const std::string& reason) {
     control_metrics_.CountTurnedAway(ControlRefusal::kHandshake);
     if (std::has_single_bit(++handshakes_)) {
@@ -177,12 +181,28 @@ absl::Status Services::StartCoordinator() {
           {{"what", "a handshake"}, {"reason", reason}, {"refused", handshakes_}});
     }
   });
+  server.on_listening = [this](const RunningServer& running) {
+    coordinator_->ServesAt(running.address, running.door);
+  };
   SYNCLINE_ASSIGN_OR_RETURN(control_server_, syncline::StartServer(server));
-  coordinator_->ServesAt(control_server_.address);
   control_ = plan_.advertise.empty() ? ReachableAddress(control_server_.address)
                                      : plan_.advertise;
   if (plan_.advertise.empty()) reachable_ = AddressForOthers(control_server_.address);
   return absl::OkStatus();
+}
+
+void Services::MadeRoom(const std::string& source) {
+  control_metrics_.CountTurnedAway(ControlRefusal::kCrowded);
+  if (!std::has_single_bit(++crowded_)) return;
+  const std::string reason =
+      "many connections wait that have called nothing yet, most of them of this address: "
+      "its oldest made room";
+  log_.Warning("refused a connection",
+               {{"reason", reason}, {"peer", source}, {"refused", crowded_}});
+  audit_.Warning("refused", {{"what", "a connection"},
+                             {"reason", reason},
+                             {"peer", source},
+                             {"refused", crowded_}});
 }
 
 absl::Status Services::StartAdmin() {

@@ -45,7 +45,8 @@ absl::Status Standby::StartServing() {
   ServerOptions server = {.listen = plan_.listen,
                           .tls = plan_.tls,
                           .timeouts = RpcTimeouts::From(plan_.timeouts),
-                          .services = {service_.get()}};
+                          .services = {service_.get()},
+                          .log = log_};
   SYNCLINE_ASSIGN_OR_RETURN(running_, StartServer(server));
   // What whoever looks for the leader asks (comm/rpc/channel.h).
   running_.server->GetHealthCheckService()->SetServingStatus(false);

@@ -1,6 +1,7 @@
 #include "comm/rpc/address.h"
 
 #include <arpa/inet.h>
+#include <fcntl.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
@@ -67,16 +68,22 @@ absl::Status BindError(const HostPort& address, int error) {
                    "; choose an address of this host (ip addr)"));
 }
 
+// None when there are no such sockets.
+UniqueFd SocketFor(const addrinfo& entry) {
+  UniqueFd fd(socket(entry.ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  // Connections in TIME_WAIT do not block a restart, a listener does.
+  const int on = 1;
+  setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+  return fd;
+}
+
 absl::StatusOr<UniqueFd> Bind(const HostPort& address) {
   SYNCLINE_ASSIGN_OR_RETURN(const AddressList addresses, Resolve(address));
   int last_error = EADDRNOTAVAIL;
   for (const addrinfo* entry = addresses.get(); entry != nullptr;
        entry = entry->ai_next) {
-    UniqueFd fd(socket(entry->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    UniqueFd fd = SocketFor(*entry);
     if (!fd.valid()) continue;
-    // As gRPC does it: connections in TIME_WAIT do not block a restart, a listener does.
-    const int on = 1;
-    setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
     if (bind(fd.get(), entry->ai_addr, entry->ai_addrlen) == 0) return fd;
     last_error = errno;
     if (last_error == EADDRINUSE) break;
@@ -93,6 +100,11 @@ absl::StatusOr<uint16_t> PortOf(int socket, const HostPort& address) {
   return ntohs(bound.ss_family == AF_INET6
                    ? reinterpret_cast<sockaddr_in6*>(&bound)->sin6_port
                    : reinterpret_cast<sockaddr_in*>(&bound)->sin_port);
+}
+
+// At the same place in both kinds.
+void SetPort(sockaddr& address, uint16_t port) {
+  reinterpret_cast<sockaddr_in&>(address).sin_port = htons(port);
 }
 
 }  // namespace
@@ -159,6 +171,70 @@ absl::StatusOr<UniqueFd> Listen(HostPort& address) {
   if (listen(socket.get(), SOMAXCONN) != 0) return BindError(address, errno);
   SYNCLINE_ASSIGN_OR_RETURN(address.port, PortOf(socket.get(), address));
   return socket;
+}
+
+namespace {
+
+bool IsSameAddress(const addrinfo& a, const addrinfo& b) {
+  return a.ai_addrlen == b.ai_addrlen &&
+         std::memcmp(a.ai_addr, b.ai_addr, a.ai_addrlen) == 0;
+}
+
+// A file of hosts may name one address twice.
+bool CameBefore(const addrinfo* list, const addrinfo& entry) {
+  while (list != &entry && !IsSameAddress(*list, entry)) list = list->ai_next;
+  return list != &entry;
+}
+
+absl::StatusOr<std::vector<UniqueFd>> ListenOnceAtAll(HostPort& address) {
+  const bool is_any = address.host == "0.0.0.0" || address.host == "::";
+  SYNCLINE_ASSIGN_OR_RETURN(const AddressList addresses,
+                            Resolve({is_any ? "::" : address.host, address.port}));
+  std::vector<UniqueFd> listeners;
+  int last_error = EADDRNOTAVAIL;
+  for (const addrinfo* entry = addresses.get(); entry != nullptr;
+       entry = entry->ai_next) {
+    if (CameBefore(addresses.get(), *entry)) continue;
+    UniqueFd fd = SocketFor(*entry);
+    if (!fd.valid()) continue;
+    const int off = 0;
+    if (is_any) setsockopt(fd.get(), IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof(off));
+    SetPort(*entry->ai_addr, address.port);
+    if (bind(fd.get(), entry->ai_addr, entry->ai_addrlen) != 0 ||
+        listen(fd.get(), SOMAXCONN) != 0 || fcntl(fd.get(), F_SETFL, O_NONBLOCK) != 0) {
+      last_error = errno;
+      // Not beside another process, whichever of the addresses that has.
+      if (last_error == EADDRINUSE) return BindError(address, last_error);
+      continue;
+    }
+    SYNCLINE_ASSIGN_OR_RETURN(address.port, PortOf(fd.get(), address));
+    listeners.push_back(std::move(fd));
+  }
+  if (!listeners.empty()) return listeners;
+  if (!is_any) return BindError(address, last_error);
+  // A kernel without IPv6.
+  HostPort v4 = {"0.0.0.0", address.port};
+  SYNCLINE_ASSIGN_OR_RETURN(UniqueFd only, Listen(v4));
+  if (fcntl(only.get(), F_SETFL, O_NONBLOCK) != 0) return BindError(address, errno);
+  address.port = v4.port;
+  listeners.push_back(std::move(only));
+  return listeners;
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<UniqueFd>> ListenAtAll(HostPort& address) {
+  // A port that is free at one address may be taken at the next.
+  constexpr int kTries = 16;
+  const int wanted = address.port;
+  auto listeners = ListenOnceAtAll(address);
+  for (int i = 1;
+       wanted == 0 && i < kTries && FailureOf(listeners.status()) == Failure::kPortInUse;
+       ++i) {
+    address.port = 0;
+    listeners = ListenOnceAtAll(address);
+  }
+  return listeners;
 }
 
 absl::StatusOr<int> PickFreePort(const std::string& host) {

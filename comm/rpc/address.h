@@ -43,6 +43,11 @@ absl::Status CheckCanListen(const HostPort& address);
 // Listens on `address`, and fills in its port when that is 0. Errors as CheckCanListen.
 absl::StatusOr<UniqueFd> Listen(HostPort& address);
 
+// Listens on all addresses that `address` names, and fills in its port when that is 0. Any
+// interface means both kinds of addresses, where the kernel has both. The listeners do not
+// block. Errors as CheckCanListen, when it is none of them.
+absl::StatusOr<std::vector<UniqueFd>> ListenAtAll(HostPort& address);
+
 // A port of `host` that nothing listens on now. Somebody else may take it before the
 // caller does: only for programs that must be told a port; servers of ours listen on port
 // 0 instead.

@@ -217,6 +217,8 @@ std::optional<SocketName> ParsePeer(const std::string& peer) {
   } else {
     return std::nullopt;
   }
+  // The zone of a link-local address: "fe80::1%252", percent-encoded.
+  host.resize(std::min(host.size(), host.find('%')));
   SocketName name;
   name.port = static_cast<uint16_t>(port);
   if (inet_pton(AF_INET6, host.c_str(), &name.host) != 1) return std::nullopt;

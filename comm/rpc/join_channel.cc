@@ -4,6 +4,8 @@
 #include "comm/base/status.h"
 #include "comm/rpc/address.h"
 #include "comm/rpc/diagnosis.h"
+#include "comm/rpc/front_door.h"
+#include "comm/rpc/grpc_door.h"
 #include "comm/rpc/tls_probe.h"
 #include "grpcpp/create_channel.h"
 #include "grpcpp/resource_quota.h"
@@ -31,7 +33,6 @@ void SetLimits(grpc::ServerBuilder& builder) {
   builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, kLongestIdleMs);
   builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_MS, kLongestConnectionMs);
   builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_GRACE_MS, kLongestIdleMs);
-  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
   grpc::ResourceQuota quota("join");
   quota.SetMaxThreads(kMaxThreads);
   quota.Resize(kMaxMemoryBytes);
@@ -42,8 +43,7 @@ void SetLimits(grpc::ServerBuilder& builder) {
 }  // namespace
 
 absl::StatusOr<RunningServer> StartJoinServer(const JoinServerOptions& options) {
-  SYNCLINE_ASSIGN_OR_RETURN(const HostPort listen, ParseHostPort(options.listen));
-  SYNCLINE_RETURN_IF_ERROR(CheckCanListen(listen));
+  SYNCLINE_ASSIGN_OR_RETURN(HostPort listen, ParseHostPort(options.listen));
   SYNCLINE_ASSIGN_OR_RETURN(
       const PemPair own,
       Issue(options.authority,
@@ -55,16 +55,17 @@ absl::StatusOr<RunningServer> StartJoinServer(const JoinServerOptions& options) 
   grpc::ServerBuilder builder;
   SetLimits(builder);
   RunningServer running;
-  builder.AddListeningPort(listen.ToString(), grpc::SslServerCredentials(tls),
-                           &running.port);
+  FrontDoorOptions door = {.take = TakeForGrpc(builder, grpc::SslServerCredentials(tls)),
+                           .log = options.log};
   builder.RegisterService(options.service);
   running.server = builder.BuildAndStart();
-  if (running.server == nullptr || running.port == 0) {
-    return absl::UnavailableError(
-        absl::StrCat("cannot serve on ", listen.ToString(),
-                     "; the port was taken meanwhile, try again"));
+  if (running.server == nullptr) {
+    return absl::UnavailableError(absl::StrCat("cannot serve on ", listen.ToString()));
   }
-  running.address = HostPort{listen.host, static_cast<uint16_t>(running.port)}.ToString();
+  SYNCLINE_ASSIGN_OR_RETURN(running.door, FrontDoor::Open(listen, std::move(door)));
+  running.port = listen.port;
+  running.address = listen.ToString();
+  running.door->Start();
   return running;
 }
 

@@ -15,6 +15,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "comm/base/log.h"
 #include "comm/rpc/issuer.h"
 #include "comm/rpc/join_token.h"
 #include "comm/rpc/server.h"
@@ -30,6 +31,7 @@ struct JoinServerOptions {
   PemPair authority;
   Validity validity;  // of the certificate that it shows
   grpc::Service* service = nullptr;
+  Logger log = {};
 };
 
 // Strangers reach it, so all is small: messages, threads, time without a call. Errors as

@@ -237,6 +237,17 @@ TEST(LocalUsersOfThisHost, NorMayItByAnotherAddressOfTheHost) {
   EXPECT_TRUE(verdicts.tables.ok()) << verdicts.tables;
 }
 
+TEST(HostSockets, ReadsPeersAsGrpcCallsThem) {
+  EXPECT_EQ(ParsePeer("ipv4:10.0.0.7:41234")->port, 41234);
+  const auto peer = ParsePeer("ipv6:%5Bfe80::1%252%5D:7");
+  ASSERT_TRUE(peer.has_value()) << "with the zone of a link-local address";
+  EXPECT_EQ(peer->port, 7);
+  EXPECT_EQ(peer->host.s6_addr[0], 0xfe);
+  EXPECT_EQ(peer->host.s6_addr[15], 1);
+  EXPECT_FALSE(ParsePeer("unix:").has_value());
+  EXPECT_FALSE(ParsePeer("ipv4:nonsense:7").has_value());
+}
+
 // gRPC listens with sockets of IPv6, and so may clients be.
 TEST(HostSockets, KnowsSocketsOfIpv6ThatSpeakIpv4) {
   if (!CanTellHere()) GTEST_SKIP() << "the kernel does not say who has which socket";

@@ -7,6 +7,7 @@
 #include "comm/base/status.h"
 #include "comm/rpc/address.h"
 #include "comm/rpc/channel.h"
+#include "comm/rpc/grpc_door.h"
 #include "grpcpp/ext/proto_server_reflection_plugin.h"
 #include "grpcpp/health_check_service_interface.h"
 #include "grpcpp/server_builder.h"
@@ -63,15 +64,15 @@ void SetWindow(grpc::ServerBuilder& builder) {
 
 void RunningServer::Shutdown(absl::Duration grace) {
   if (server == nullptr) return;
+  if (door != nullptr) door->Close();
   server->Shutdown(DeadlineIn(grace));
   server->Wait();
 }
 
 absl::StatusOr<RunningServer> StartServer(const ServerOptions& options) {
-  SYNCLINE_ASSIGN_OR_RETURN(const HostPort listen, ParseHostPort(options.listen));
+  SYNCLINE_ASSIGN_OR_RETURN(HostPort listen, ParseHostPort(options.listen));
   SYNCLINE_RETURN_IF_ERROR(CheckExposure(listen, options.tls));
   SYNCLINE_ASSIGN_OR_RETURN(auto credentials, MakeServerCredentials(options.tls));
-  SYNCLINE_RETURN_IF_ERROR(CheckCanListen(listen));
 
   grpc::EnableDefaultHealthCheckService(true);
   // For people with grpcurl on this host; strangers need not know what there is.
@@ -79,21 +80,24 @@ absl::StatusOr<RunningServer> StartServer(const ServerOptions& options) {
   grpc::ServerBuilder builder;
   SetKeepalive(builder, options.timeouts);
   SetWindow(builder);
-  // gRPC shares a port among processes by default; a second coordinator would take half
-  // the calls.
-  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
   builder.SetMaxReceiveMessageSize(kMaxRpcMessageBytes);
-  RunningServer running;
-  builder.AddListeningPort(listen.ToString(), credentials, &running.port);
   for (grpc::Service* service : options.services) builder.RegisterService(service);
+  FrontDoorOptions door = {.take = TakeForGrpc(builder, credentials),
+                           .on_crowded = options.on_crowded,
+                           .failure_timeout = options.timeouts.keepalive_timeout,
+                           .log = options.log};
+  RunningServer running;
   running.server = builder.BuildAndStart();
-  if (running.server == nullptr || running.port == 0) {
-    return absl::UnavailableError(absl::StrCat(
-        "cannot serve on ", listen.ToString(),
-        options.tls.HasTls() ? "; check that --tls-cert and --tls-key match and are valid"
-                             : "; the port was taken meanwhile, try again"));
+  if (running.server == nullptr) {
+    return absl::UnavailableError(
+        absl::StrCat("cannot serve on ", listen.ToString(),
+                     "; check that --tls-cert and --tls-key match and are valid"));
   }
-  running.address = HostPort{listen.host, static_cast<uint16_t>(running.port)}.ToString();
+  SYNCLINE_ASSIGN_OR_RETURN(running.door, FrontDoor::Open(listen, std::move(door)));
+  running.port = listen.port;
+  running.address = listen.ToString();
+  options.on_listening(running);
+  running.door->Start();
   return running;
 }
 

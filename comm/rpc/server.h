@@ -12,12 +12,15 @@
 // belongs to one thread; the services are called from gRPC's threads.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "comm/base/log.h"
+#include "comm/rpc/front_door.h"
 #include "comm/rpc/timeouts.h"
 #include "comm/rpc/tls.h"
 #include "grpcpp/impl/service_type.h"
@@ -25,21 +28,29 @@
 
 namespace syncline {
 
-struct ServerOptions {
-  std::string listen = "127.0.0.1:7070";  // port 0 takes a free one
-  TlsOptions tls;
-  RpcTimeouts timeouts = RpcTimeouts::Default();
-  std::vector<grpc::Service*> services;
-};
-
 struct RunningServer {
   std::unique_ptr<grpc::Server> server;
+  // By which others come in; whoever lets them in says so there.
+  std::shared_ptr<FrontDoor> door;
   int port = 0;
   std::string address;  // host:port as listened on, with the real port
 
   // Lets calls finish until `grace` is over, then cancels them; returns when all handlers
   // are done.
   void Shutdown(absl::Duration grace);
+};
+
+struct ServerOptions {
+  std::string listen = "127.0.0.1:7070";  // port 0 takes a free one
+  TlsOptions tls;
+  RpcTimeouts timeouts = RpcTimeouts::Default();
+  std::vector<grpc::Service*> services;
+  // Somebody who had proved nothing, or called nothing, had to make room (front_door.h).
+  std::function<void(const std::string& source)> on_crowded = [](const std::string&) {};
+  // It listens, and nobody has been taken in yet.
+  std::function<void(const RunningServer& running)> on_listening =
+      [](const RunningServer&) {};
+  Logger log = {};
 };
 
 // Errors: Failure::kPortInUse (names the address and the fix); Failure::kUsage for a

@@ -22,6 +22,7 @@ enum class ControlRefusal {
   kRole,       // one whose role may not do that
   kStreams,    // one that has as many streams as a certificate may have
   kLocalUser,  // without TLS: another user of this host
+  kCrowded,    // too many that had not been let in yet: one made room
 };
 
 // 1: this coordinator leads, or is the only one; 0: it is a standby. Of the registry.
@@ -35,8 +36,8 @@ class ControlMetrics {
   void CountLostAuditLine();
 
  private:
-  static constexpr std::array<const char*, 5> kReasons = {"handshake", "no_role", "role",
-                                                          "streams", "local_user"};
+  static constexpr std::array<const char*, 6> kReasons = {
+      "handshake", "no_role", "role", "streams", "local_user", "crowded"};
 
   // By ControlRefusal; of the registry.
   std::array<prometheus::Counter*, kReasons.size()> counters_;

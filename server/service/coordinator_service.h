@@ -137,7 +137,9 @@ class CoordinatorService final : public v1::Coordinator::CallbackService {
 
   CoordinatorView View() ABSL_LOCKS_EXCLUDED(mutex_);
   // Where its gRPC server listens, once that is known (server/service/gate.h).
-  void ServesAt(const std::string& address) { gate_->ServesAt(address); }
+  void ServesAt(const std::string& address, std::shared_ptr<FrontDoor> door = nullptr) {
+    gate_->ServesAt(address, std::move(door));
+  }
   v1::StatusReply StatusNow() ABSL_LOCKS_EXCLUDED(mutex_);
   // Of all jobs, oldest first.
   v1::EventsReply EventsNow() const;

@@ -87,7 +87,11 @@ absl::StatusOr<std::unique_ptr<Gate>> Gate::Create(GateOptions options) {
   return std::unique_ptr<Gate>(new Gate(std::move(options), std::move(lists)));
 }
 
-void Gate::ServesAt(const std::string& address) {
+void Gate::ServesAt(const std::string& address, std::shared_ptr<FrontDoor> door) {
+  {
+    absl::MutexLock lock(&mutex_);
+    door_ = std::move(door);
+  }
   if (!lists_.users) return;
   const std::vector<SocketName> names = NamesOf(address);
   const bool can_tell = lists_.users->CanTell(names);
@@ -100,6 +104,15 @@ void Gate::ServesAt(const std::string& address) {
   absl::MutexLock lock(&mutex_);
   serves_at_ = names;
   can_tell_users_ = can_tell;
+}
+
+void Gate::LetIn(const Peer& peer) {
+  std::shared_ptr<FrontDoor> door;
+  {
+    absl::MutexLock lock(&mutex_);
+    door = door_;
+  }
+  if (door != nullptr) door->LetIn(peer.address);
 }
 
 absl::Status Gate::CheckUser(const Peer& peer) const {
@@ -174,7 +187,10 @@ absl::StatusOr<Peer> Gate::AdmitStream(const grpc::ServerContextBase& context) {
       options_.metrics->CountTurnedAway(ControlRefusal::kStreams);
     }
   }
-  if (allowed.ok()) return peer;
+  if (allowed.ok()) {
+    LetIn(*peer);
+    return peer;
+  }
   Refused("a stream", *peer, allowed);
   return allowed;
 }
@@ -193,7 +209,10 @@ absl::StatusOr<Peer> Gate::AdmitCall(const grpc::ServerContextBase& context,
   absl::Status allowed = CheckRevoked(*peer);
   if (allowed.ok()) allowed = CheckAuthority(*peer);
   if (allowed.ok()) allowed = CheckRole(*peer, action, job);
-  if (allowed.ok()) return peer;
+  if (allowed.ok()) {
+    LetIn(*peer);
+    return peer;
+  }
   Refused("a call", *peer, allowed);
   return allowed;
 }

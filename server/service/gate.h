@@ -25,6 +25,7 @@
 #include "comm/base/log.h"
 #include "comm/base/timeouts.h"
 #include "comm/rpc/authorities.h"
+#include "comm/rpc/front_door.h"
 #include "comm/rpc/host_sockets.h"
 #include "comm/rpc/local_user.h"
 #include "comm/rpc/revoked.h"
@@ -55,8 +56,10 @@ class Gate {
   static absl::StatusOr<std::unique_ptr<Gate>> Create(GateOptions options);
 
   // Where the control plane listens, "127.0.0.1:7070"; tells connections of loopback
-  // apart. Anyone who comes earlier and is not known is asked to come back.
-  void ServesAt(const std::string& address) ABSL_LOCKS_EXCLUDED(mutex_);
+  // apart. Anyone who comes earlier and is not known is asked to come back. The `door` of
+  // that server hears who was let in, and need not make room for others.
+  void ServesAt(const std::string& address, std::shared_ptr<FrontDoor> door = nullptr)
+      ABSL_LOCKS_EXCLUDED(mutex_);
 
   // The peer that opens a stream. StreamEnded is called once for each that is admitted.
   // Unavailable, without a Failure, for a certificate that has too many of them.
@@ -109,11 +112,13 @@ class Gate {
       ABSL_LOCKS_EXCLUDED(mutex_);
 
   uint64_t Count(const std::string& kind) ABSL_LOCKS_EXCLUDED(mutex_);
+  void LetIn(const Peer& peer) ABSL_LOCKS_EXCLUDED(mutex_);
 
   const GateOptions options_;
   const Lists lists_;
 
   mutable absl::Mutex mutex_;
+  std::shared_ptr<FrontDoor> door_ ABSL_GUARDED_BY(mutex_);    // or none
   std::vector<SocketName> serves_at_ ABSL_GUARDED_BY(mutex_);  // none: not known yet
   bool can_tell_users_ ABSL_GUARDED_BY(mutex_) = true;
   std::map<std::string, uint64_t> refused_ ABSL_GUARDED_BY(mutex_);  // by kind

@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_format.h"
 #include "absl/synchronization/notification.h"
+#include "comm/base/eventually.h"
 #include "comm/base/failure.h"
 #include "comm/base/temp_directory.h"
 #include "comm/rpc/attach_stream.h"
@@ -108,6 +109,37 @@ TEST_F(GateUsersTest, OthersAreRefusedAndCounted) {
   EXPECT_THAT(
       Counters(),
       HasSubstr("syncline_auth_refused_total{door=\"control\",reason=\"local_user\"} 2"));
+}
+
+// comm/rpc/front_door.h: who waits at the door makes room for others.
+TEST_F(GateUsersTest, WhoCallsAndMayComeInDoesNotWaitAtTheDoor) {
+  Start(LocalUsers::OfThisProcess());
+  service_->ServesAt(running_.address, running_.door);
+  const auto channel =
+      grpc::CreateChannel(running_.address, grpc::InsecureChannelCredentials());
+  grpc::ClientContext context;
+  v1::StatusReply reply;
+  ASSERT_TRUE(v1::Coordinator::NewStub(channel)->Status(&context, {}, &reply).ok());
+  EXPECT_EQ(running_.door->waiting(), 0u);
+  const auto stream = AttachStream::Open(
+      {.address = running_.address},
+      {.on_message = [](const auto&) {}, .on_end = [](const absl::Status&) {}});
+  ASSERT_TRUE(stream.ok()) << stream.status();
+  EXPECT_TRUE(Eventually([&] { return running_.door->waiting() == 0; }));
+}
+
+TEST_F(GateUsersTest, WhoMayNotComeInWaitsAtTheDoorHoweverOftenItCalls) {
+  Start(Nobody());
+  WriteListener();
+  service_->ServesAt(running_.address, running_.door);
+  const auto channel =
+      grpc::CreateChannel(running_.address, grpc::InsecureChannelCredentials());
+  for (int i = 0; i < 3; ++i) {
+    grpc::ClientContext context;
+    v1::StatusReply reply;
+    EXPECT_FALSE(v1::Coordinator::NewStub(channel)->Status(&context, {}, &reply).ok());
+  }
+  EXPECT_EQ(running_.door->waiting(), 1u);
 }
 
 TEST_F(GateUsersTest, InsecureLetsInEveryUser) {

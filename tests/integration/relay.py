@@ -82,9 +82,13 @@ class Relay:
         while True:
             try:
                 dialler, _ = self.listener.accept()
-                target = socket.create_connection(("127.0.0.1", self.target))
             except OSError:
                 return
+            try:
+                target = socket.create_connection(("127.0.0.1", self.target))
+            except OSError:
+                dialler.close()
+                continue
             connection = Connection(dialler, target)
             with self.lock:
                 self.connections.append(connection)

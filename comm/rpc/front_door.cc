@@ -1,0 +1,290 @@
+#include "comm/rpc/front_door.h"
+
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cerrno>
+#include <limits>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "comm/base/check.h"
+#include "comm/base/status.h"
+
+namespace syncline {
+namespace {
+
+constexpr int kEventsAtOnce = 64;
+constexpr int kPauseMs = 50;  // when no descriptor was left
+constexpr uint64_t kLeastWaiting = 16, kMostWaiting = 1024;
+// Of the descriptors, those who wait get an eighth, twice.
+constexpr uint64_t kPartWaiting = 8;
+// The last eighth of the descriptors is for everything but new connections.
+constexpr rlim_t kPartOfTheLast = 8;
+
+// epoll's tags: a wake-up, listeners by descriptor, and those who wait from here on.
+constexpr uint64_t kWakeTag = 0;
+constexpr uint64_t kFirstNumber = uint64_t{1} << 32;
+
+void Set(int fd, int level, int option, int value) {
+  setsockopt(fd, level, option, &value, sizeof(value));
+}
+
+SocketName NameOf(const sockaddr_storage& address) {
+  SocketName name;
+  if (address.ss_family == AF_INET6) {
+    const auto& v6 = reinterpret_cast<const sockaddr_in6&>(address);
+    name.host = v6.sin6_addr;
+    name.port = ntohs(v6.sin6_port);
+    return name;
+  }
+  const auto& v4 = reinterpret_cast<const sockaddr_in&>(address);
+  name.host.s6_addr[10] = name.host.s6_addr[11] = 0xff;
+  std::memcpy(&name.host.s6_addr[12], &v4.sin_addr, sizeof(v4.sin_addr));
+  name.port = ntohs(v4.sin_port);
+  return name;
+}
+
+std::string KeyOf(const SocketName& name) {
+  std::string key(reinterpret_cast<const char*>(&name.host), sizeof(name.host));
+  return absl::StrCat(key, ":", name.port);
+}
+
+std::string SourceOfPeer(const SocketName& name) {
+  std::array<char, INET6_ADDRSTRLEN> said = {};
+  in6_addr host = name.host;
+  if (IN6_IS_ADDR_V4MAPPED(&host)) {
+    inet_ntop(AF_INET, &host.s6_addr[12], said.data(), said.size());
+    return said.data();
+  }
+  std::fill(std::begin(host.s6_addr) + 8, std::end(host.s6_addr), 0);
+  inet_ntop(AF_INET6, &host, said.data(), said.size());
+  return said.data();
+}
+
+bool IsShortOfDescriptors(int error) {
+  return error == EMFILE || error == ENFILE || error == ENOBUFS || error == ENOMEM;
+}
+
+}  // namespace
+
+size_t MostWaiting(uint64_t descriptors) {
+  return std::clamp(descriptors / kPartWaiting, kLeastWaiting, kMostWaiting);
+}
+
+size_t MostWaiting() {
+  rlimit limit = {};
+  return getrlimit(RLIMIT_NOFILE, &limit) == 0 ? MostWaiting(limit.rlim_cur)
+                                               : kLeastWaiting;
+}
+
+int FirstOfTheLast() {
+  rlimit limit = {};
+  constexpr rlim_t kMost = std::numeric_limits<int>::max();
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return kMost;
+  const rlim_t most = std::min(limit.rlim_cur, kMost);
+  return static_cast<int>(most - most / kPartOfTheLast);
+}
+
+absl::StatusOr<std::unique_ptr<FrontDoor>> FrontDoor::Open(HostPort& address,
+                                                           FrontDoorOptions options) {
+  SYNCLINE_ASSIGN_OR_RETURN(std::vector<UniqueFd> listeners, ListenAtAll(address));
+  Events events = {.epoll = UniqueFd(epoll_create1(EPOLL_CLOEXEC)),
+                   .wake = UniqueFd(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC))};
+  if (!events.epoll.valid() || !events.wake.valid()) {
+    return absl::UnavailableError(
+        absl::StrCat("cannot serve on ", address.ToString(),
+                     ": no descriptor is left; raise ulimit -n"));
+  }
+  return std::unique_ptr<FrontDoor>(
+      new FrontDoor(std::move(listeners), std::move(events), std::move(options)));
+}
+
+FrontDoor::FrontDoor(std::vector<UniqueFd> listeners, Events events,
+                     FrontDoorOptions options)
+    : listeners_(std::move(listeners)),
+      options_(std::move(options)),
+      events_(std::move(events)),
+      next_(kFirstNumber) {
+  epoll_event event = {.events = EPOLLIN, .data = {.u64 = kWakeTag}};
+  epoll_ctl(events_.epoll.get(), EPOLL_CTL_ADD, events_.wake.get(), &event);
+  for (const UniqueFd& listener : listeners_) {
+    Watch(listener.get(), EPOLL_CTL_ADD, EPOLLIN);
+  }
+}
+
+void FrontDoor::Start() {
+  SYNCLINE_CHECK(!thread_.joinable());
+  thread_ = std::thread([this] { Run(); });
+}
+
+void FrontDoor::Close() {
+  {
+    absl::MutexLock lock(&mutex_);
+    if (std::exchange(is_closing_, true)) return;
+  }
+  const uint64_t one = 1;
+  SYNCLINE_CHECK(write(events_.wake.get(), &one, sizeof(one)) == sizeof(one));
+  if (thread_.joinable()) thread_.join();
+  for (const UniqueFd& listener : listeners_) shutdown(listener.get(), SHUT_RDWR);
+  absl::MutexLock lock(&mutex_);
+  while (!waiting_.empty()) Forget(waiting_.begin()->first);
+}
+
+void FrontDoor::Watch(int listener, int operation, uint32_t events) {
+  epoll_event event = {.events = events,
+                       .data = {.u64 = static_cast<uint64_t>(listener)}};
+  epoll_ctl(events_.epoll.get(), operation, listener, &event);
+}
+
+bool FrontDoor::IsClosing() const {
+  absl::MutexLock lock(&mutex_);
+  return is_closing_;
+}
+
+void FrontDoor::Run() {
+  std::array<epoll_event, kEventsAtOnce> events;
+  while (!IsClosing()) {
+    const int count = epoll_wait(events_.epoll.get(), events.data(), kEventsAtOnce, -1);
+    for (int i = 0; i < count; ++i) {
+      const uint64_t tag = events[i].data.u64;
+      if (tag == kWakeTag) return;
+      if (tag < kFirstNumber) {
+        AcceptFrom(static_cast<int>(tag));
+      } else {  // it has gone, or gRPC has ended it
+        absl::MutexLock lock(&mutex_);
+        Forget(tag);
+      }
+    }
+  }
+}
+
+void FrontDoor::AcceptFrom(int listener) {
+  sockaddr_storage from = {};
+  socklen_t size = sizeof(from);
+  const int fd = accept4(listener, reinterpret_cast<sockaddr*>(&from), &size,
+                         SOCK_NONBLOCK | SOCK_CLOEXEC);
+  if (fd < 0) {
+    if (IsShortOfDescriptors(errno)) MakeRoom();
+    return;
+  }
+  if (fd >= options_.first_of_the_last) {
+    close(fd);
+    return Pause();
+  }
+  Set(fd, IPPROTO_TCP, TCP_NODELAY, 1);
+  Set(fd, IPPROTO_TCP, TCP_USER_TIMEOUT,
+      static_cast<int>(absl::ToInt64Milliseconds(options_.failure_timeout)));
+  const SocketName peer = NameOf(from);
+  Waiting waiting = {.copy = UniqueFd(fcntl(fd, F_DUPFD_CLOEXEC, 0)),
+                     .peer = peer,
+                     .source = SourceOfPeer(peer)};
+  if (!waiting.copy.valid()) {
+    close(fd);
+    return MakeRoom();
+  }
+  // Before gRPC may call LetIn for it.
+  const std::string gone = Add(std::move(waiting));
+  if (!gone.empty()) options_.on_crowded(gone);
+  options_.take(fd, listener);
+}
+
+// No descriptor is left. Half of the source that has most of those who wait goes.
+void FrontDoor::MakeRoom() {
+  std::vector<std::string> gone;
+  {
+    absl::MutexLock lock(&mutex_);
+    const size_t count = (MostOfOneSource() + 1) / 2;
+    for (size_t i = 0; i < count; ++i) gone.push_back(EndOne());
+  }
+  for (const std::string& source : gone) options_.on_crowded(source);
+  Pause();
+}
+
+// What has ended is being closed meanwhile.
+void FrontDoor::Pause() {
+  if (std::has_single_bit(++shortages_)) {
+    options_.log.Warning("few descriptors are left: connections wait; raise ulimit -n",
+                         {{"times", shortages_}});
+  }
+  for (const UniqueFd& listener : listeners_) {
+    Watch(listener.get(), EPOLL_CTL_MOD, 0);
+  }
+  // Nothing else is to be done meanwhile, but to close.
+  epoll_event event;
+  (void)epoll_wait(events_.epoll.get(), &event, 1, kPauseMs);
+  for (const UniqueFd& listener : listeners_) {
+    Watch(listener.get(), EPOLL_CTL_MOD, EPOLLIN);
+  }
+}
+
+std::string FrontDoor::Add(Waiting waiting) {
+  absl::MutexLock lock(&mutex_);
+  const std::string gone = waiting_.size() >= options_.most_waiting ? EndOne() : "";
+  const Number number = next_++;
+  epoll_event event = {.events = EPOLLRDHUP, .data = {.u64 = number}};
+  epoll_ctl(events_.epoll.get(), EPOLL_CTL_ADD, waiting.copy.get(), &event);
+  numbers_[KeyOf(waiting.peer)] = number;
+  ++of_source_[waiting.source];
+  waiting_.emplace(number, std::move(waiting));
+  return gone;
+}
+
+size_t FrontDoor::MostOfOneSource() const {
+  size_t most = 0;
+  for (const auto& [source, count] : of_source_) most = std::max(most, count);
+  return most;
+}
+
+// Of those of whom most wait, the oldest: it had the most time.
+std::string FrontDoor::EndOne() {
+  const size_t most = MostOfOneSource();
+  const auto going = std::ranges::find_if(waiting_, [&](const auto& entry) {
+    return of_source_.at(entry.second.source) == most;
+  });
+  if (going == waiting_.end()) return "";
+  std::string source = going->second.source;
+  shutdown(going->second.copy.get(), SHUT_RDWR);
+  Forget(going->first);
+  return source;
+}
+
+void FrontDoor::Forget(Number number) {
+  const auto found = waiting_.find(number);
+  if (found == waiting_.end()) return;
+  const Waiting& going = found->second;
+  // gRPC's descriptor is of the same socket: closing this one would not end it here.
+  epoll_ctl(events_.epoll.get(), EPOLL_CTL_DEL, going.copy.get(), nullptr);
+  if (const auto named = numbers_.find(KeyOf(going.peer));
+      named != numbers_.end() && named->second == number) {
+    numbers_.erase(named);
+  }
+  if (const auto count = of_source_.find(going.source); --count->second == 0) {
+    of_source_.erase(count);
+  }
+  waiting_.erase(found);
+}
+
+void FrontDoor::LetIn(const std::string& peer) {
+  const std::optional<SocketName> name = ParsePeer(peer);
+  if (!name) return;
+  absl::MutexLock lock(&mutex_);
+  const auto found = numbers_.find(KeyOf(*name));
+  if (found != numbers_.end()) Forget(found->second);
+}
+
+size_t FrontDoor::waiting() const {
+  absl::MutexLock lock(&mutex_);
+  return waiting_.size();
+}
+
+}  // namespace syncline

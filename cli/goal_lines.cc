@@ -9,16 +9,23 @@ namespace {
 
 using Json = nlohmann::json;
 
+// One window that misses is no news yet (server/coordinator/goal_watch.h).
+const char* StateOf(const Json& goal, double now) {
+  if (goal.value("missed", false)) return "missed";
+  const double limit = goal.value("limit", 0.0);
+  const bool is_met = goal.value("at_least", false) ? now >= limit : now <= limit;
+  return is_met ? "met" : "missed just now";
+}
+
 std::string Line(const Json& goal) {
   std::string line = absl::StrFormat(
-      "  goal %s %s %.4g", Printable(goal.value("goal", "")),
+      "  goal %s %s %.6g", Printable(goal.value("goal", "")),
       goal.value("at_least", false) ? ">=" : "<=", goal.value("limit", 0.0));
   const auto now = goal.find("now");
   if (now == goal.end() || !now->is_number()) {
     return absl::StrCat(line, ": no figure yet\n");
   }
-  absl::StrAppendFormat(&line, ": %s, %.4g now; ",
-                        goal.value("missed", false) ? "missed" : "met",
+  absl::StrAppendFormat(&line, ": %s, %.6g now; ", StateOf(goal, now->get<double>()),
                         now->get<double>());
   const double left = goal.value("budget_left", 1.0);
   if (left <= 0) {

@@ -14,7 +14,7 @@ TEST(GoalLines, SayWhatIsMetAndWhatIsLeft) {
       Lines(R"([{"goal": "step_p95_ms", "at_least": false, "limit": 150, "now": 132.25,
                        "missed": false, "budget_left": 0.84, "burn_rate_5m": 0,
                        "missed_in_seconds": null}])"),
-      "  goal step_p95_ms <= 150: met, 132.2 now; 84 % of its error budget left\n");
+      "  goal step_p95_ms <= 150: met, 132.25 now; 84 % of its error budget left\n");
 }
 
 TEST(GoalLines, SayHowFastABudgetBurnsAndWhenATrendMissesTheGoal) {
@@ -24,6 +24,14 @@ TEST(GoalLines, SayHowFastABudgetBurnsAndWhenATrendMissesTheGoal) {
                        "missed_in_seconds": 540}])"),
       "  goal samples_per_s >= 2000: met, 2100 now; 50 % of its error budget left, "
       "burns 3.2 times as fast as it may; at this pace missed in 9 min\n");
+}
+
+TEST(GoalLines, SayThatTheLastWindowMissed) {
+  EXPECT_EQ(
+      Lines(R"([{"goal": "step_p95_ms", "at_least": false, "limit": 15000, "now": 20420,
+                       "missed": false, "budget_left": 0.5, "burn_rate_5m": 20}])"),
+      "  goal step_p95_ms <= 15000: missed just now, 20420 now; 50 % of its error budget "
+      "left, burns 20.0 times as fast as it may\n");
 }
 
 TEST(GoalLines, SayThatABudgetIsSpent) {

@@ -65,6 +65,8 @@ absl::StatusOr<JobChange> ChangeOf(const UpdateOptions& options) {
     SYNCLINE_RETURN_IF_ERROR(ParseSyncMode(*change.mode).status());
   }
   if (options.goals) {
+    // A shell's variable that is not set must not take them away.
+    if (options.goals->empty()) return Usage("--goals is empty; write none for no goals");
     const absl::Status known = ParseGoals(*options.goals).status();
     if (!known.ok()) return Usage(std::string(known.message()));
     change.goals = options.goals;

@@ -144,6 +144,8 @@ TEST_F(UpdateCommand, SendsGoalsWhichHoldFromNowOn) {
 
 TEST_F(UpdateCommand, AsksNobodyForGoalsThatMakeNoSense) {
   coordinator_.Answer(absl::InternalError("was asked"));
+  EXPECT_EQ(Run({"resnet", "--goals", ""}), kExitUsage);
+  EXPECT_THAT(err_, HasSubstr("write none for no goals"));
   EXPECT_EQ(Run({"resnet", "--goals", "step_p95<=150"}), kExitUsage);
   EXPECT_THAT(err_, HasSubstr("did you mean 'step_p95_ms'"));
 }

@@ -33,7 +33,7 @@ std::string For(absl::Duration duration) {
                        : absl::StrFormat("%.0f min", seconds / 60);
 }
 
-std::string Written(double value) { return absl::StrFormat("%.4g", value); }
+std::string Written(double value) { return absl::StrFormat("%.6g", value); }
 
 bool HasEnded(const JobView& job) {
   return job.phase == "over" || job.phase == "failed" || job.phase == "saving";

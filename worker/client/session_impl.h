@@ -142,6 +142,7 @@ class Session::Impl {
                                  std::span<float> out, absl::Duration timeout)
       ABSL_LOCKS_EXCLUDED(mutex_);
   void OnAveraged(ExchangeAveraged averaged) ABSL_LOCKS_EXCLUDED(mutex_);
+  void OnParted() ABSL_LOCKS_EXCLUDED(mutex_);
 
   absl::Status AwaitStart(const v1::MemberMessage& declaration, const Call& call)
       ABSL_LOCKS_EXCLUDED(mutex_);

@@ -147,6 +147,12 @@ MemoryView Session::Impl::Open(Tensor& tensor, const Transfer& publish) {
   return std::span(tensor.view);
 }
 
+void Session::Impl::OnParted() {
+  absl::MutexLock lock(&mutex_);
+  parted_ = true;
+  changed_.SignalAll();
+}
+
 absl::Status Session::Impl::StartDataPlane() {
   std::vector<MemoryView> weights;
   std::vector<TensorTransfers> transfers;
@@ -209,12 +215,7 @@ absl::Status Session::Impl::StartDataPlane() {
            .on_failed = [this](const absl::Status& status) { Fail(status); },
            .on_averaged =
                [this](ExchangeAveraged averaged) { OnAveraged(std::move(averaged)); },
-           .on_parted =
-               [this] {
-                 absl::MutexLock lock(&mutex_);
-                 parted_ = true;
-                 changed_.SignalAll();
-               }}));
+           .on_parted = [this] { OnParted(); }}));
   absl::MutexLock lock(&mutex_);
   data_plane_ = std::move(data_plane);
   data_plane_->Moved(std::exchange(moved_, {}));

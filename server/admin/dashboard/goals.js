@@ -19,6 +19,8 @@ function make(name, text, className) {
 function stateOf(goal) {
   if (goal.now === null) return ["no figure yet", ""];
   if (goal.missed) return ["missed", "bad"];
+  // One window that misses is no news yet.
+  if (goal.at_least ? goal.now < goal.limit : goal.now > goal.limit) return ["missed just now", "warn"];
   if (goal.missed_in_seconds !== null) {
     return [`missed in ${Math.max(1, Math.round(goal.missed_in_seconds / 60))} min`, "warn"];
   }

@@ -248,14 +248,14 @@ size_t FrontDoor::MostOfOneSource() const {
 // Of those of whom most wait, the oldest: it had the most time.
 std::string FrontDoor::EndOne() {
   const size_t most = MostOfOneSource();
-  const auto going = std::ranges::find_if(waiting_, [&](const auto& entry) {
-    return of_source_.at(entry.second.source) == most;
-  });
-  if (going == waiting_.end()) return "";
-  std::string source = going->second.source;
-  shutdown(going->second.copy.get(), SHUT_RDWR);
-  Forget(going->first);
-  return source;
+  for (const auto& [number, waiting] : waiting_) {
+    if (of_source_.at(waiting.source) != most) continue;
+    std::string source = waiting.source;
+    shutdown(waiting.copy.get(), SHUT_RDWR);
+    Forget(number);  // after which there is no `waiting`
+    return source;
+  }
+  return "";
 }
 
 void FrontDoor::Forget(Number number) {

@@ -189,7 +189,7 @@ CHECKS = [
         ("strangers take all descriptors of a coordinator", "comm/rpc/front_door.cc",
          "waiting_.size() >= options_.most_waiting ?", "waiting_.size() >= 1000000 ?"),
         ("a flood keeps others from the coordinator", "comm/rpc/front_door.cc",
-         "return of_source_.at(entry.second.source) == most;", "return of_source_.at(entry.second.source) <= most;"),
+         "if (of_source_.at(waiting.source) != most) continue;", "if (of_source_.at(waiting.source) > most) continue;"),
         ("connections take the last descriptors", "comm/rpc/front_door.cc",
          "if (fd >= options_.first_of_the_last) {", "if (fd < 0) {"),
         ("a coordinator without descriptors listens no more", "comm/rpc/front_door.cc",

@@ -78,6 +78,7 @@ GoalWatch::Member GoalWatch::Take(const MemberView& member, absl::Duration now) 
   work.steps += steps;
   work.samples += next.samples - before.samples;
   if (steps > 0) {
+    work.took += durations.sum();
     work.time += std::max(durations.sum() - before.counted, absl::ZeroDuration());
   }
   open_->bytes += next.bytes - before.bytes;
@@ -135,7 +136,7 @@ void GoalWatch::End() {
 void GoalWatch::NoteRates(absl::Duration now) {
   for (auto& [rank, member] : known_) {
     const Work& work = open_->work[rank];
-    if (work.steps > 0) member.usual = work.time / static_cast<int64_t>(work.steps);
+    if (work.steps > 0) member.usual = work.took / static_cast<int64_t>(work.steps);
     absl::Duration time = work.time;
     if (IsLate(member, now)) {
       const absl::Duration waited = now - member.stepped_at;

@@ -77,7 +77,8 @@ class GoalWatch {
   struct Work {
     uint64_t steps = 0;
     uint64_t samples = 0;
-    absl::Duration time = {};  // that these steps took
+    absl::Duration took = {};  // all these steps
+    absl::Duration time = {};  // of that, what no earlier window has counted
   };
   struct Open {
     absl::Duration since = {};

@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -176,6 +177,18 @@ TEST(GoalWatch, StepsLongerThanWindowsAreWhatTheyAre) {
   EXPECT_EQ(job.View(1).met_seconds, 0) << "also while such a step is under way";
   EXPECT_NEAR(*job.View(0).now, 16 / 90.0, 1e-6);
   EXPECT_EQ(job.View(0).missed_seconds, missed);
+}
+
+// Whatever part of a step windows and the limit of lateness cut off.
+TEST(GoalWatch, StepsOfAnyLengthThatAreUsualAreNotLate) {
+  for (int seconds = 5; seconds < 400; seconds += 7) {
+    const absl::Duration step = absl::Seconds(seconds);
+    Watched job(absl::StrCat("samples_per_s>=", 15.9 / seconds), 1);
+    job.Seconds(3 * seconds + 120, step);
+    const double missed = job.View().missed_seconds;
+    job.Seconds(20 * seconds, step);
+    EXPECT_EQ(job.View().missed_seconds, missed) << seconds;
+  }
 }
 
 TEST(GoalWatch, AJobThatHangsMeetsNoGoalOfMinutes) {

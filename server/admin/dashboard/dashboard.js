@@ -3,8 +3,9 @@
 import {showAdvice} from "/advice.js";
 import {Chart} from "/chart.js";
 import {showDurability, stepOf} from "/durability.js";
-import {showGoals} from "/goals.js";
+import {make} from "/elements.js";
 import {Events} from "/events.js";
+import {showGoals} from "/goals.js";
 import {Phases} from "/phases.js";
 import {Sparks} from "/spark.js";
 
@@ -54,13 +55,6 @@ function duration(value) {
 }
 
 // ---- elements -------------------------------------------------------------------------------------------------
-
-function make(name, text, className) {
-  const made = document.createElement(name);
-  if (text !== undefined) made.textContent = text;
-  if (className) made.className = className;
-  return made;
-}
 
 // A cell is a string, or {text, className}, or an element.
 function row(cellName, cells, numeric) {

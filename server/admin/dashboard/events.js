@@ -1,6 +1,8 @@
 // What happened, as the coordinator keeps it: of each job by its number, which no other job ever has, whatever its
 // name. Number 0 is that of servers and coordinator.
 
+import {make} from "/elements.js";
+
 const MOST = 100;  // lines
 const KEPT = 200;  // of a job, as the coordinator does
 // What changes a curve from one moment to the next.
@@ -46,13 +48,6 @@ export class Events {
     const shown = [...this.of(0), ...(job ? this.of(job.job) : [])].sort((a, b) => a.time - b.time).slice(-MOST).reverse();
     list.replaceChildren(...(shown.length ? shown.map(lineOf) : [make("li", "Nothing yet.")]));
   }
-}
-
-function make(name, text, className) {
-  const made = document.createElement(name);
-  made.textContent = text;
-  if (className) made.className = className;
-  return made;
 }
 
 function lineOf(event) {

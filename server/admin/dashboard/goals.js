@@ -1,5 +1,7 @@
 // What a job is meant to reach, and what is left of the time in which it may be missed (docs/goals.md).
 
+import {make} from "/elements.js";
+
 const NAMES = {
   samples_per_s: ["Samples a second", ""],
   step_p95_ms: ["p95 step time", " ms"],
@@ -8,13 +10,6 @@ const NAMES = {
 };
 
 const figure = (value) => value.toLocaleString("en", {maximumSignificantDigits: 4});
-
-function make(name, text, className) {
-  const made = document.createElement(name);
-  made.textContent = text;
-  if (className) made.className = className;
-  return made;
-}
 
 function stateOf(goal) {
   if (goal.now === null) return ["no figure yet", ""];

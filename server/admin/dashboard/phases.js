@@ -1,5 +1,7 @@
 // Where the time of a step goes: a bar for each worker, its parts the phases of docs/phases.md, all bars on one scale.
 
+import {make} from "/elements.js";
+
 const WORKER_PHASES = ["compute", "encode", "push", "others", "publish", "decode"];
 const SERVER_PHASES = ["hold", "decide", "step", "publish"];
 const WINDOW_SECONDS = 10;
@@ -16,13 +18,6 @@ const MEANING = {
 function milliseconds(seconds) {
   const ms = seconds * 1000;
   return `${ms < 10 ? ms.toFixed(2) : ms < 100 ? ms.toFixed(1) : Math.round(ms).toLocaleString("en")} ms`;
-}
-
-function make(name, text, className) {
-  const made = document.createElement(name);
-  if (text !== undefined) made.textContent = text;
-  if (className) made.className = className;
-  return made;
 }
 
 // Sums of one worker or server: what they grew by in a step of late.

@@ -6,7 +6,6 @@
 SYNCLINE_OPENINGS says how many malformed openings are sent altogether; 100,000 unless said.
 """
 
-import argparse
 import json
 import os
 import random
@@ -14,9 +13,7 @@ import signal
 import socket
 import ssl
 import struct
-import sys
 import time
-import unittest
 import urllib.request
 from collections import Counter, deque
 from unittest import mock
@@ -443,8 +440,4 @@ class MalformedOpenings(LeashedTest):
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--build", default=cluster.BUILD)
-    arguments, rest = parser.parse_known_args()
-    cluster.BUILD = os.path.abspath(arguments.build)
-    unittest.main(argv=[sys.argv[0], *rest], verbosity=2)
+    cluster.main()

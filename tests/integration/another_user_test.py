@@ -1,15 +1,12 @@
 #!/usr/bin/env python3
 """What another user of the host may do to a coordinator on loopback without TLS: nothing, unless it was let in."""
 
-import argparse
 import json
 import os
 import shutil
 import subprocess
-import sys
 import tempfile
 import time
-import unittest
 
 import cluster
 from cluster import PATIENCE
@@ -63,8 +60,4 @@ class AnotherUserOfTheHost(cluster.ClusterTest):
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--build", default=cluster.BUILD)
-    arguments, rest = parser.parse_known_args()
-    cluster.BUILD = os.path.abspath(arguments.build)
-    unittest.main(argv=[sys.argv[0], *rest], verbosity=2)
+    cluster.main()

@@ -4,15 +4,12 @@
     python3 tests/integration/certificates_test.py --build build/release [-v] [TestClass.test_name ...]
 """
 
-import argparse
 import json
 import os
 import re
 import shutil
 import subprocess
-import sys
 import time
-import unittest
 import urllib.request
 
 import cluster
@@ -197,8 +194,4 @@ class Joining(cluster.CertifiedTest):
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--build", default=cluster.BUILD)
-    arguments, rest = parser.parse_known_args()
-    cluster.BUILD = os.path.abspath(arguments.build)
-    unittest.main(argv=[sys.argv[0], *rest], verbosity=2)
+    cluster.main()

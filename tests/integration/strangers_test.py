@@ -4,16 +4,13 @@
     python3 tests/integration/strangers_test.py --build build/release [-v] [TestClass.test_name ...]
 """
 
-import argparse
 import os
 import re
 import resource
 import socket
 import ssl
-import sys
 import threading
 import time
-import unittest
 import urllib.request
 from collections import deque
 
@@ -188,8 +185,4 @@ class ProvenStrangers(CertifiedTest):
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--build", default=cluster.BUILD)
-    arguments, rest = parser.parse_known_args()
-    cluster.BUILD = os.path.abspath(arguments.build)
-    unittest.main(argv=[sys.argv[0], *rest], verbosity=2)
+    cluster.main()

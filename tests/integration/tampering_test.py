@@ -4,12 +4,9 @@
     python3 tests/integration/tampering_test.py --build build/release [-v] [TestClass.test_name ...]
 """
 
-import argparse
 import os
 import re
-import sys
 import time
-import unittest
 import urllib.request
 
 import cluster
@@ -149,8 +146,4 @@ class ControlPlane(TamperingTest):
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--build", default=cluster.BUILD)
-    arguments, rest = parser.parse_known_args()
-    cluster.BUILD = os.path.abspath(arguments.build)
-    unittest.main(argv=[sys.argv[0], *rest], verbosity=2)
+    cluster.main()

@@ -39,36 +39,9 @@ void Set(int fd, int level, int option, int value) {
   setsockopt(fd, level, option, &value, sizeof(value));
 }
 
-SocketName NameOf(const sockaddr_storage& address) {
-  SocketName name;
-  if (address.ss_family == AF_INET6) {
-    const auto& v6 = reinterpret_cast<const sockaddr_in6&>(address);
-    name.host = v6.sin6_addr;
-    name.port = ntohs(v6.sin6_port);
-    return name;
-  }
-  const auto& v4 = reinterpret_cast<const sockaddr_in&>(address);
-  name.host.s6_addr[10] = name.host.s6_addr[11] = 0xff;
-  std::memcpy(&name.host.s6_addr[12], &v4.sin_addr, sizeof(v4.sin_addr));
-  name.port = ntohs(v4.sin_port);
-  return name;
-}
-
 std::string KeyOf(const SocketName& name) {
   std::string key(reinterpret_cast<const char*>(&name.host), sizeof(name.host));
   return absl::StrCat(key, ":", name.port);
-}
-
-std::string SourceOfPeer(const SocketName& name) {
-  std::array<char, INET6_ADDRSTRLEN> said = {};
-  in6_addr host = name.host;
-  if (IN6_IS_ADDR_V4MAPPED(&host)) {
-    inet_ntop(AF_INET, &host.s6_addr[12], said.data(), said.size());
-    return said.data();
-  }
-  std::fill(std::begin(host.s6_addr) + 8, std::end(host.s6_addr), 0);
-  inet_ntop(AF_INET6, &host, said.data(), said.size());
-  return said.data();
 }
 
 bool IsShortOfDescriptors(int error) {
@@ -184,16 +157,15 @@ void FrontDoor::AcceptFrom(int listener) {
   Set(fd, IPPROTO_TCP, TCP_NODELAY, 1);
   Set(fd, IPPROTO_TCP, TCP_USER_TIMEOUT,
       static_cast<int>(absl::ToInt64Milliseconds(options_.failure_timeout)));
-  const SocketName peer = NameOf(from);
+  const auto& peer = reinterpret_cast<const sockaddr&>(from);
   Waiting waiting = {.copy = UniqueFd(fcntl(fd, F_DUPFD_CLOEXEC, 0)),
-                     .peer = peer,
-                     .source = SourceOfPeer(peer)};
+                     .peer = NameOf(peer)};
   if (!waiting.copy.valid()) {
     close(fd);
     return MakeRoom();
   }
   // Before gRPC may call LetIn for it.
-  const std::string gone = Add(std::move(waiting));
+  const std::string gone = Add(std::move(waiting), SourceOf(peer));
   if (!gone.empty()) options_.on_crowded(gone);
   options_.take(fd, listener);
 }
@@ -203,7 +175,7 @@ void FrontDoor::MakeRoom() {
   std::vector<std::string> gone;
   {
     absl::MutexLock lock(&mutex_);
-    const size_t count = (MostOfOneSource() + 1) / 2;
+    const size_t count = (crowd_.most_of_one_source() + 1) / 2;
     for (size_t i = 0; i < count; ++i) gone.push_back(EndOne());
   }
   for (const std::string& source : gone) options_.on_crowded(source);
@@ -227,35 +199,24 @@ void FrontDoor::Pause() {
   }
 }
 
-std::string FrontDoor::Add(Waiting waiting) {
+std::string FrontDoor::Add(Waiting waiting, std::string source) {
   absl::MutexLock lock(&mutex_);
-  const std::string gone = waiting_.size() >= options_.most_waiting ? EndOne() : "";
+  const std::string gone = crowd_.size() >= options_.most_waiting ? EndOne() : "";
   const Number number = next_++;
   epoll_event event = {.events = EPOLLRDHUP, .data = {.u64 = number}};
   epoll_ctl(events_.epoll.get(), EPOLL_CTL_ADD, waiting.copy.get(), &event);
   numbers_[KeyOf(waiting.peer)] = number;
-  ++of_source_[waiting.source];
+  crowd_.Add(number, std::move(source));
   waiting_.emplace(number, std::move(waiting));
   return gone;
 }
 
-size_t FrontDoor::MostOfOneSource() const {
-  size_t most = 0;
-  for (const auto& [source, count] : of_source_) most = std::max(most, count);
-  return most;
-}
-
-// Of those of whom most wait, the oldest: it had the most time.
 std::string FrontDoor::EndOne() {
-  const size_t most = MostOfOneSource();
-  for (const auto& [number, waiting] : waiting_) {
-    if (of_source_.at(waiting.source) != most) continue;
-    std::string source = waiting.source;
-    shutdown(waiting.copy.get(), SHUT_RDWR);
-    Forget(number);  // after which there is no `waiting`
-    return source;
-  }
-  return "";
+  const Number number = crowd_.ToMakeRoom();
+  std::string source = crowd_.source(number);
+  shutdown(waiting_.at(number).copy.get(), SHUT_RDWR);
+  Forget(number);
+  return source;
 }
 
 void FrontDoor::Forget(Number number) {
@@ -268,9 +229,7 @@ void FrontDoor::Forget(Number number) {
       named != numbers_.end() && named->second == number) {
     numbers_.erase(named);
   }
-  if (const auto count = of_source_.find(going.source); --count->second == 0) {
-    of_source_.erase(count);
-  }
+  crowd_.Remove(number);
   waiting_.erase(found);
 }
 

@@ -29,6 +29,7 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "comm/base/crowd.h"
 #include "comm/base/log.h"
 #include "comm/base/unique_fd.h"
 #include "comm/rpc/address.h"
@@ -78,7 +79,6 @@ class FrontDoor {
   struct Waiting {
     UniqueFd copy = {};  // of gRPC's descriptor, to end the connection without a race
     SocketName peer = {};
-    std::string source = {};
   };
   using Number = uint64_t;  // grows: the oldest has the least
 
@@ -96,10 +96,9 @@ class FrontDoor {
   bool IsClosing() const ABSL_LOCKS_EXCLUDED(mutex_);
 
   // The source of who had to go; empty when there was room.
-  std::string Add(Waiting waiting) ABSL_LOCKS_EXCLUDED(mutex_);
+  std::string Add(Waiting waiting, std::string source) ABSL_LOCKS_EXCLUDED(mutex_);
   // Ends the one that is to go; its source.
   std::string EndOne() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  size_t MostOfOneSource() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Forget(Number number) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const std::vector<UniqueFd> listeners_;
@@ -111,8 +110,8 @@ class FrontDoor {
   bool is_closing_ ABSL_GUARDED_BY(mutex_) = false;
   Number next_ ABSL_GUARDED_BY(mutex_);
   std::map<Number, Waiting> waiting_ ABSL_GUARDED_BY(mutex_);
-  std::map<std::string, Number> numbers_ ABSL_GUARDED_BY(mutex_);    // by SocketName
-  std::map<std::string, size_t> of_source_ ABSL_GUARDED_BY(mutex_);  // how many wait
+  Crowd crowd_ ABSL_GUARDED_BY(mutex_);
+  std::map<std::string, Number> numbers_ ABSL_GUARDED_BY(mutex_);  // by SocketName
 
   std::thread thread_;
 };

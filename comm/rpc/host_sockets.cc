@@ -225,6 +225,21 @@ std::optional<SocketName> ParsePeer(const std::string& peer) {
   return name;
 }
 
+SocketName NameOf(const sockaddr& address) {
+  SocketName name;
+  if (address.sa_family == AF_INET6) {
+    const auto& v6 = reinterpret_cast<const sockaddr_in6&>(address);
+    name.host = v6.sin6_addr;
+    name.port = ntohs(v6.sin6_port);
+    return name;
+  }
+  const auto& v4 = reinterpret_cast<const sockaddr_in&>(address);
+  name.host.s6_addr[10] = name.host.s6_addr[11] = 0xff;
+  std::memcpy(&name.host.s6_addr[12], &v4.sin_addr, sizeof(v4.sin_addr));
+  name.port = ntohs(v4.sin_port);
+  return name;
+}
+
 std::vector<SocketName> NamesOf(const std::string& address) {
   const auto target = ParseHostPort(address);
   if (!target.ok()) return {};
@@ -235,16 +250,8 @@ std::vector<SocketName> NamesOf(const std::string& address) {
   const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> owner(list, &freeaddrinfo);
   std::vector<SocketName> names;
   for (const addrinfo* next = list; next != nullptr; next = next->ai_next) {
-    SocketName name;
+    SocketName& name = names.emplace_back(NameOf(*next->ai_addr));
     name.port = target->port;
-    if (next->ai_family == AF_INET6) {
-      name.host = reinterpret_cast<const sockaddr_in6*>(next->ai_addr)->sin6_addr;
-    } else {
-      const auto& v4 = reinterpret_cast<const sockaddr_in*>(next->ai_addr)->sin_addr;
-      name.host.s6_addr[10] = name.host.s6_addr[11] = 0xff;
-      std::memcpy(&name.host.s6_addr[12], &v4, sizeof(v4));
-    }
-    names.push_back(name);
   }
   return names;
 }

@@ -31,6 +31,8 @@ struct SocketName {
   }
 };
 
+// Of an IPv4 or IPv6 address.
+SocketName NameOf(const sockaddr& address);
 // Of what gRPC writes: "ipv4:127.0.0.1:41234", "ipv6:%5B::1%5D:41234".
 std::optional<SocketName> ParsePeer(const std::string& peer);
 

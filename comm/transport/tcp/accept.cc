@@ -1,9 +1,6 @@
 // Who comes in, and who of those that have proved nothing yet goes to make room.
 #include <sys/epoll.h>
 
-#include <algorithm>
-#include <map>
-#include <string_view>
 #include <utility>
 
 #include "comm/transport/tcp/socket.h"
@@ -23,7 +20,7 @@ void TcpLoopTransport::Accept() {
 
 void TcpLoopTransport::TakeIn(UniqueFd fd, const SocketAddress& peer) {
   if (pending_.size() >= options_.max_pending) {
-    TcpConnection& first = *connections_.at(ToMakeRoom());
+    TcpConnection& first = *connections_.at(pending_.ToMakeRoom());
     Refuse(first, Refusal::kCrowded,
            absl::ResourceExhaustedError("too many connections that prove nothing"));
   }
@@ -31,30 +28,15 @@ void TcpLoopTransport::TakeIn(UniqueFd fd, const SocketAddress& peer) {
       Add(std::move(fd), TcpConnection::Side::kAccepted, DescribeAddress(peer));
   connection->set_channel(
       MakeChannel(TcpConnection::Side::kAccepted, connection->fd(), {}));
-  connection->source = SourceOf(peer);
-  pending_.insert(connection->id());
+  pending_.Add(connection->id(), SourceOf(*peer.get()));
   Watch(*connection);
-}
-
-// Of those who have the most pending: many strangers of one host crowd out each other. Of
-// these, and where all have as many, the oldest. It had the most time; an honest handshake
-// takes a few round trips.
-uint64_t TcpLoopTransport::ToMakeRoom() const {
-  std::map<std::string_view, size_t> counts;
-  for (const uint64_t id : pending_) ++counts[connections_.at(id)->source];
-  size_t most = 0;
-  for (const auto& [source, count] : counts) most = std::max(most, count);
-  const auto oldest = std::ranges::find_if(pending_, [&](uint64_t id) {
-    return counts.at(connections_.at(id)->source) == most;
-  });
-  return *oldest;
 }
 
 // No descriptor is left. What strangers hold is given back, and the rest tried later.
 void TcpLoopTransport::PauseAccepting() {
   options_.log.Warning("no descriptor left for a connection (ulimit -n)");
   while (!pending_.empty()) {
-    Refuse(*connections_.at(*pending_.begin()), Refusal::kCrowded,
+    Refuse(*connections_.at(pending_.oldest()), Refusal::kCrowded,
            absl::ResourceExhaustedError("no descriptors left"));
   }
   accept_again_ = clock_.Now() + options_.failure_timeout / 100;

@@ -107,15 +107,6 @@ std::string DescribeAddress(const SocketAddress& address) {
   return HostAndPort(HostOf(address), address.port());
 }
 
-std::string SourceOf(const SocketAddress& address) {
-  if (address.family() != AF_INET6) return HostOf(address);
-  SocketAddress network = address;
-  in6_addr& host = reinterpret_cast<sockaddr_in6*>(network.get())->sin6_addr;
-  if (IN6_IS_ADDR_V4MAPPED(&host)) return HostOf(address);
-  std::fill(std::begin(host.s6_addr) + 8, std::end(host.s6_addr), 0);
-  return HostOf(network);
-}
-
 absl::StatusOr<std::string> ResolveHost(const std::string& host) {
   addrinfo hints = {};
   hints.ai_socktype = SOCK_STREAM;

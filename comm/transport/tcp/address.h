@@ -31,10 +31,6 @@ absl::StatusOr<SocketAddress> ParseTcpAddress(const std::string& address);
 // "192.0.2.7:41234", for people.
 std::string DescribeAddress(const SocketAddress& address);
 
-// What may be one host: the address without the port; of IPv6 the network of 64 bits, as
-// one host has all of that.
-std::string SourceOf(const SocketAddress& address);
-
 // The first address of `host` in numbers; may wait for a name service. Unavailable when
 // it has none.
 absl::StatusOr<std::string> ResolveHost(const std::string& host);

@@ -76,7 +76,6 @@ class TcpConnection {
 
   // Kept by the transport.
   ConnectOptions options;
-  std::string source;  // whence it was accepted; of IPv6 the network
   absl::Status failure;
   uint32_t watched = 0;  // the interest that epoll knows
   absl::Duration deadline = absl::InfiniteDuration();

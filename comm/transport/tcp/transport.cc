@@ -231,7 +231,7 @@ void TcpLoopTransport::BeginOn(const Shared& connection) {
 void TcpLoopTransport::Opened(const Shared& connection) {
   Forget(*connection);
   if (connection->side() == TcpConnection::Side::kAccepted) {
-    pending_.erase(connection->id());
+    pending_.Remove(connection->id());
     auto endpoint = std::make_unique<TcpEndpoint>(*this, connection);
     connection->options =
         options_.acceptor->OnAccepted(connection->identity(), std::move(endpoint));
@@ -376,7 +376,7 @@ void TcpLoopTransport::Close(TcpConnection& connection, const absl::Status& stat
   if (connection.phase() == TcpConnection::Phase::kClosed) return;
   const Shared keep = connections_.at(connection.id());
   Forget(connection);
-  pending_.erase(connection.id());
+  pending_.Remove(connection.id());
   connections_.erase(connection.id());
   connection.failure = status;
   Sum(connection.traffic(), closed_);

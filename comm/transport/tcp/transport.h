@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "comm/base/crowd.h"
 #include "comm/base/env.h"
 #include "comm/base/unique_fd.h"
 #include "comm/transport/tcp/address.h"
@@ -55,7 +56,6 @@ class TcpLoopTransport final : public TcpTransport {
 
   void Accept();
   void TakeIn(UniqueFd fd, const SocketAddress& peer);
-  uint64_t ToMakeRoom() const;
   void PauseAccepting();
   void Serve(const Shared& connection);
   void BeginOn(const Shared& connection);
@@ -88,7 +88,7 @@ class TcpLoopTransport final : public TcpTransport {
 
   uint64_t next_id_;
   std::map<uint64_t, Shared> connections_;  // by age
-  std::set<uint64_t> pending_;              // accepted ones that have proved nothing
+  Crowd pending_;                           // accepted ones that have proved nothing
   std::set<std::pair<absl::Duration, uint64_t>> deadlines_;
   std::vector<Shared> dirty_;   // have something new to send, or were cut off sending
   std::vector<Shared> unread_;  // were cut off reading

@@ -1,0 +1,46 @@
+// Those who wait at a door that has room for so many, and who of them goes when one more
+// comes: of the source that has most of them the oldest, so that a flood from one source
+// crowds out itself. Where all sources have as many, the oldest of all: it had the most time.
+//
+//   if (crowd.size() >= kMost) End(crowd.ToMakeRoom());
+//   crowd.Add(id, SourceOf(peer));
+//
+// Thread safety: none.
+#pragma once
+
+#include <sys/socket.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <string>
+
+namespace syncline {
+
+// "10.0.0.7"; of IPv6 the network, as one host may have all of its addresses:
+// "2001:db8::/64".
+std::string SourceOf(const sockaddr& address);
+
+class Crowd {
+ public:
+  // Ids grow: the oldest has the least.
+  void Add(uint64_t id, std::string source);
+  void Remove(uint64_t id);
+  bool contains(uint64_t id) const { return sources_.contains(id); }
+  bool empty() const { return sources_.empty(); }
+  size_t size() const { return sources_.size(); }
+
+  // REQUIRES: !empty().
+  uint64_t oldest() const { return sources_.begin()->first; }
+  uint64_t ToMakeRoom() const;
+  // REQUIRES: contains(id).
+  const std::string& source(uint64_t id) const { return sources_.at(id); }
+  // How many the source has that has most of them.
+  size_t most_of_one_source() const;
+
+ private:
+  std::map<uint64_t, std::string> sources_;  // by id
+  std::map<std::string, size_t> counts_;     // by source
+};
+
+}  // namespace syncline

@@ -48,9 +48,9 @@ void Crowd::Remove(uint64_t id) {
 
 uint64_t Crowd::ToMakeRoom() const {
   const size_t most = most_of_one_source();
-  return std::ranges::find_if(sources_, [&](const auto& one) {
-           return counts_.at(one.second) == most;
-         })->first;
+  return std::ranges::find_if(
+             sources_, [&](const auto& one) { return counts_.at(one.second) == most; })
+      ->first;
 }
 
 size_t Crowd::most_of_one_source() const {

@@ -38,7 +38,8 @@ def meeting_place(test):
     """The environment by which ranks meet, as by torchrun: a store in this process, on a port that nobody else can take meanwhile."""
     store = torch.distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     test.addCleanup(lambda: store)  # which keeps it until then
-    return {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port), "TORCHELASTIC_USE_AGENT_STORE": "True"}
+    return {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port), "TORCHELASTIC_USE_AGENT_STORE": "True",
+            "TORCHELASTIC_RESTART_COUNT": "0"}
 
 
 class OptimizerTest(support.ServersTest):

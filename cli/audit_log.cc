@@ -6,6 +6,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <iostream>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -62,6 +63,19 @@ void AuditLog::Write(const std::string& line) {
   if (written > 0) is_cut_off_ = true;
   events_.on_lost();
   if (++lost_ == 1) events_.on_change(reason, lost_);
+}
+
+void AddAuditLine(const std::string& directory, const std::string& message,
+                  std::initializer_list<LogField> fields) {
+  const std::string path = directory + "/audit.log";
+  const auto warn = [&path](const std::string& reason) {
+    std::cerr << "syncline: warning: no line in " << path << ": " << reason << "\n";
+  };
+  AuditLogEvents events;
+  events.on_change = [&](const std::string& reason, uint64_t) { warn(reason); };
+  const auto audit = AuditLog::Open(path, std::move(events));
+  if (!audit.ok()) return warn(std::string(audit.status().message()));
+  (*audit)->logger().Info(message, fields);
 }
 
 }  // namespace syncline

@@ -12,6 +12,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <initializer_list>
 #include <memory>
 #include <string>
 
@@ -52,5 +53,10 @@ class AuditLog {
   uint64_t lost_ = 0;        // since lines were written
   Logger logger_;
 };
+
+// Adds a line to the audit log of an authority's directory: who was given a certificate or a
+// token there, and what was taken back. The error output says when it cannot.
+void AddAuditLine(const std::string& directory, const std::string& message,
+                  std::initializer_list<LogField> fields);
 
 }  // namespace syncline

@@ -17,6 +17,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "cli/audit_log.h"
 #include "cli/authority/directory.h"
 #include "cli/authority/renewal_book.h"
 #include "cli/certs_join.h"
@@ -230,6 +231,11 @@ absl::StatusOr<std::string> IssueCertificate(const CertsIssue& order) {
   const absl::StatusOr<PemPair> pair = Make(authority.pair, wish);
   if (!pair.ok()) return Usage(std::string(pair.status().message()));
   SYNCLINE_RETURN_IF_ERROR(ReplacePair(base, *pair));
+  const CertificateFacts facts = FactsOf(*ParseCertificate(pair->certificate));
+  AddAuditLine(order.directory, "issued",
+               {{"identity", facts.names.uris.at(0)},
+                {"serial", facts.serial},
+                {"until", Written(facts.until)}});
   return base;
 }
 
@@ -265,11 +271,13 @@ absl::StatusOr<std::string> RevokeCertificates(const CertsRevoke& order) {
     }
   }
   std::string added;
-  for (const auto& [serial, line] : lines) {
-    if (!known->contains(serial)) added += line;
-  }
+  std::erase_if(lines, [&](const auto& line) { return known->contains(line.first); });
+  for (const auto& [serial, line] : lines) added += line;
   if (!contents.empty() && contents.back() != '\n') contents += '\n';
   if (!added.empty()) SYNCLINE_RETURN_IF_ERROR(ReplaceFile({path, contents + added}));
+  for (const auto& [serial, line] : lines) {
+    AddAuditLine(order.directory, "revoked", {{"serial", serial}});
+  }
   SYNCLINE_RETURN_IF_ERROR(damage);
   return added;
 }

@@ -23,6 +23,7 @@
 #include "comm/base/process_limits.h"
 #include "comm/base/status.h"
 #include "comm/rpc/address.h"
+#include "comm/rpc/crowded_log.h"
 #include "comm/rpc/join_channel.h"
 #include "comm/rpc/join_token.h"
 
@@ -97,6 +98,7 @@ absl::StatusOr<int> ServeTokens(const AnswerFlags& flags) {
           std::move(events)));
   certs::JoinService service(
       authority, {.directory = flags.directory, .log = log, .audit = audit->logger()});
+  CrowdedLog crowded(log, audit->logger());
   RaiseFileLimit();
   const absl::Time now = absl::Now();
   SYNCLINE_ASSIGN_OR_RETURN(
@@ -105,6 +107,7 @@ absl::StatusOr<int> ServeTokens(const AnswerFlags& flags) {
                        .authority = authority.pair,
                        .validity = {now - absl::Minutes(5), authority.until},
                        .service = &service,
+                       .on_crowded = [&](const auto& source) { crowded.Say(source); },
                        .log = log}));
   std::cout << "syncline: ready join=" << running.address
             << " authority=" << authority.fingerprint << std::endl;
@@ -178,6 +181,11 @@ absl::StatusOr<std::string> MakeToken(const CertsToken& order) {
   SYNCLINE_RETURN_IF_ERROR(certs::OrderFor(wish).status());
   SYNCLINE_RETURN_IF_ERROR(certs::AddToken(
       order.directory, {token.id, HashOfSecret(token.secret)}, terms, now));
+  AddAuditLine(order.directory, "made a token",
+               {{"token", token.id},
+                {"identity", Describe(wish.who)},
+                {"uses", terms.uses},
+                {"until", certs::Written(terms.until)}});
   return written;
 }
 

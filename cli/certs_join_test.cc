@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "cli/app.h"
+#include "cli/authority/directory.h"
 #include "cli/certs.h"
 #include "comm/base/failure.h"
 #include "comm/base/temp_directory.h"
@@ -15,7 +16,9 @@
 namespace syncline {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using ::testing::StartsWith;
 
 class CertsJoin : public testing::Test {
@@ -53,6 +56,10 @@ TEST_F(CertsJoin, ATokenNamesTheAuthorityAndWhereItAnswers) {
   EXPECT_NE(ParseJoinToken(*other)->secret, token->secret);
   EXPECT_EQ(ParseJoinToken(*other)->authority, token->authority);
   EXPECT_THAT(ParseJoinToken(*other)->address, HasSubstr(":7073"));
+  const std::string audit = *certs::ReadFile(folder_.File("c/audit.log"));
+  EXPECT_THAT(audit, AllOf(HasSubstr("\"made a token\""), HasSubstr(token->id),
+                           HasSubstr("worker of job 'bert'")));
+  EXPECT_THAT(audit, Not(HasSubstr(token->secret)));
 }
 
 TEST_F(CertsJoin, TokensForNobodyAreRefused) {

@@ -66,6 +66,13 @@ class Certs : public testing::Test {
     return IssueCertificate(order);
   }
 
+  std::vector<std::string> Audit(const std::string& directory) const {
+    std::ifstream file(Path(directory + "/audit.log"));
+    std::vector<std::string> lines;
+    for (std::string line; std::getline(file, line);) lines.push_back(line);
+    return lines;
+  }
+
   static void ExpectUsage(const absl::Status& status, const std::string& word) {
     EXPECT_EQ(FailureOf(status), Failure::kUsage) << status;
     EXPECT_THAT(std::string(status.message()), HasSubstr(word));
@@ -198,11 +205,26 @@ TEST_F(Certs, RevokeAddsSerialsToTheList) {
   EXPECT_THAT(listed(), ElementsAre(worker));
   EXPECT_EQ(*revoke({.files = {Path("c/worker-bert.crt")}}), "") << "it is there";
   EXPECT_TRUE(revoke({.serials = {"0a:1b"}}).ok());
-  EXPECT_THAT(listed(), UnorderedElementsAre(worker, "A1B"));
+  EXPECT_THAT(listed(), UnorderedElementsAre(worker, "0A1B"));
   ExpectUsage(revoke({}).status(), "certs revoke needs");
   ExpectUsage(revoke({.serials = {"bert"}}).status(), "'bert'");
   ExpectUsage(revoke({.files = {Path("c/ca.crt")}}).status(), "c/ca.crt");
-  EXPECT_THAT(listed(), UnorderedElementsAre(worker, "A1B"));
+  EXPECT_THAT(listed(), UnorderedElementsAre(worker, "0A1B"));
+  EXPECT_THAT(Audit("c"),
+              ElementsAre(AllOf(HasSubstr("\"issued\""), HasSubstr("/worker/bert"),
+                                HasSubstr(Facts("c/worker-bert.crt").serial)),
+                          AllOf(HasSubstr("\"revoked\""), HasSubstr(worker)),
+                          AllOf(HasSubstr("\"revoked\""), HasSubstr("0A1B"))));
+}
+
+// Who has the key of an authority can do all without us.
+TEST_F(Certs, WithoutItsAuditLogAnAuthorityWorksAndSaysSo) {
+  ASSERT_EQ(InitCertificates({.directory = Path("c")}), absl::OkStatus());
+  std::filesystem::create_directory(Path("c/audit.log"));
+  testing::internal::CaptureStderr();
+  EXPECT_TRUE(IssueInC({.role = "worker", .job = "bert"}).ok());
+  EXPECT_THAT(testing::internal::GetCapturedStderr(),
+              HasSubstr("warning: no line in " + Path("c/audit.log")));
 }
 
 TEST_F(Certs, WhatACertificateWasRenewedToIsTakenBackWithIt) {

@@ -28,6 +28,7 @@
 #include "comm/base/process_limits.h"
 #include "comm/base/status.h"
 #include "comm/rpc/address.h"
+#include "comm/rpc/crowded_log.h"
 #include "comm/rpc/event_json.h"
 #include "comm/rpc/handshake_log.h"
 #include "comm/rpc/server.h"
@@ -66,7 +67,6 @@ class Services {
  private:
   absl::Status OpenAuditLog();
   absl::Status StartCoordinator();
-  void MadeRoom(const std::string& source);
   absl::Status StartAdmin();
   absl::Status StartServer();
   void SayWhoMayReadTheAdminPort() const;
@@ -82,12 +82,12 @@ class Services {
   Standby* const lead_;
   const Logger log_;
   uint64_t handshakes_ = 0;  // refused; under the lock of refused_handshakes_
-  uint64_t crowded_ = 0;     // of the control port; on the thread of its door
   prometheus::Registry registry_;
   ControlMetrics control_metrics_{registry_};
   std::unique_ptr<AuditLog> audit_log_;
   Logger audit_;
   std::optional<RefusedHandshakes> refused_handshakes_;  // by the coordinator
+  std::optional<CrowdedLog> crowded_;                    // likewise
   Metrics metrics_;
   std::string control_;  // the coordinator's address, for this process and its users
   std::optional<std::string> reachable_;  // where that is another for other hosts
@@ -116,6 +116,7 @@ absl::Status Services::Start() {
   if (!plan_.journal_dir.empty()) {
     SYNCLINE_RETURN_IF_ERROR(CheckJournalDir(plan_.journal_dir));
   }
+  SYNCLINE_RETURN_IF_ERROR(OpenAuditLog());
   if (plan_.has_coordinator) SYNCLINE_RETURN_IF_ERROR(StartCoordinator());
   SYNCLINE_RETURN_IF_ERROR(StartAdmin());
   if (plan_.has_server) return StartServer();
@@ -143,7 +144,6 @@ absl::Status Services::OpenAuditLog() {
 }
 
 absl::Status Services::StartCoordinator() {
-  SYNCLINE_RETURN_IF_ERROR(OpenAuditLog());
   if (lead_ == nullptr) {
     SYNCLINE_ASSIGN_OR_RETURN(store_, OpenSqliteStore(plan_.state_dir, log_));
   }
@@ -172,7 +172,11 @@ absl::Status Services::StartCoordinator() {
                           .timeouts = RpcTimeouts::From(plan_.timeouts),
                           .services = {coordinator_.get()},
                           .log = log_};
-  server.on_crowded = [this](const std::string& source) { MadeRoom(source); };
+  crowded_.emplace(log_, audit_);
+  server.on_crowded = [this](const std::string& source) {
+    control_metrics_.CountTurnedAway(ControlRefusal::kCrowded);
+    crowded_->Say(source);
+  };
   refused_handshakes_.emplace(log_, [this](const std::string& reason) {
     control_metrics_.CountTurnedAway(ControlRefusal::kHandshake);
     if (std::has_single_bit(++handshakes_)) {
@@ -189,20 +193,6 @@ absl::Status Services::StartCoordinator() {
                                      : plan_.advertise;
   if (plan_.advertise.empty()) reachable_ = AddressForOthers(control_server_.address);
   return absl::OkStatus();
-}
-
-void Services::MadeRoom(const std::string& source) {
-  control_metrics_.CountTurnedAway(ControlRefusal::kCrowded);
-  if (!std::has_single_bit(++crowded_)) return;
-  const std::string reason =
-      "many connections wait that have called nothing yet, most of them of this address: "
-      "its oldest made room";
-  log_.Warning("refused a connection",
-               {{"reason", reason}, {"peer", source}, {"refused", crowded_}});
-  audit_.Warning("refused", {{"what", "a connection"},
-                             {"reason", reason},
-                             {"peer", source},
-                             {"refused", crowded_}});
 }
 
 absl::Status Services::StartAdmin() {
@@ -234,7 +224,8 @@ absl::Status Services::StartAdmin() {
                                                  .seals = plan_.admin_seals,
                                                  .tls = plan_.tls,
                                                  .token_file = plan_.admin_token_file,
-                                                 .log = log_},
+                                                 .log = log_,
+                                                 .audit = audit_},
                                     registry_, std::move(pages));
   const absl::Status started = admin_->Start();
   if (started.ok()) SayWhoMayReadTheAdminPort();
@@ -295,6 +286,7 @@ absl::Status Services::StartServer() {
       .timeouts = plan_.timeouts,
       .tls = plan_.tls,
       .log = log_.With({{"role", "server"}}),
+      .audit = audit_,
       .metrics = &metrics_,
       .checkpoints = checkpoints_.get(),
       .journal_directory = plan_.journal_dir,

@@ -31,8 +31,8 @@ void AddAdminFlags(CLI::App& serve, ServeFlags& flags) {
 // Whom the coordinator lets in, and who reads of it later.
 void AddDoorFlags(CLI::App& serve, ServeFlags& flags) {
   Add(serve, "--audit-log", flags.audit_log,
-      "File to which the coordinator adds a line of JSON for each member that it admits "
-      "or refuses, and each change of a job")
+      "File to which it adds a line of JSON for whom it refuses at its ports; of a "
+      "coordinator also for each member that it admits, and each change of a job")
       ->check(IsNamed);
   Add(serve, "--revoked", flags.revoked,
       "File with the serial numbers of certificates that the coordinator believes no "

@@ -235,10 +235,6 @@ absl::StatusOr<ServePlan> MakeServePlan(const ServeFlags& flags, int cores,
   SYNCLINE_RETURN_IF_ERROR(SetTimeouts(flags, plan));
   SYNCLINE_RETURN_IF_ERROR(SetAddresses(flags, plan));
   SYNCLINE_RETURN_IF_ERROR(SetAdmin(flags, plan));
-  if (!flags.audit_log.empty() && !plan.has_coordinator) {
-    return Usage(
-        "--audit-log is the coordinator's; drop it, or serve --role coordinator");
-  }
   plan.audit_log = flags.audit_log;
   if (!flags.revoked.empty() && !plan.has_coordinator) {
     return Usage("--revoked is the coordinator's; drop it, or serve --role coordinator");

@@ -133,12 +133,13 @@ TEST(ServePlanTest, TheDataPlaneReachesAsFarAsTheCoordinator) {
   EXPECT_EQ(Plan(flags)->data_plane.mode, DataPlaneMode::kAuto);
 }
 
-TEST(ServePlanTest, OnlyACoordinatorHasAnAuditLog) {
+TEST(ServePlanTest, EachRoleMayHaveAnAuditLog) {
   ServeFlags flags;
   flags.audit_log = "audit.json";
-  EXPECT_EQ(Plan(flags)->audit_log, "audit.json");
-  flags.role = "server";
-  ExpectRefused(flags, "--audit-log");
+  for (const char* role : {"coordinator", "server", "all"}) {
+    flags.role = role;
+    EXPECT_EQ(Plan(flags)->audit_log, "audit.json") << role;
+  }
 }
 
 TEST(ServePlanTest, OnlyACoordinatorKnowsWhoIsRevoked) {

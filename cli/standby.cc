@@ -47,6 +47,10 @@ absl::Status Standby::StartServing() {
                           .timeouts = RpcTimeouts::From(plan_.timeouts),
                           .services = {service_.get()},
                           .log = log_};
+  server.on_crowded = [this](const std::string& source) {
+    metrics_.CountTurnedAway(ControlRefusal::kCrowded);
+    crowded_.Say(source);
+  };
   SYNCLINE_ASSIGN_OR_RETURN(running_, StartServer(server));
   // What whoever looks for the leader asks (comm/rpc/channel.h).
   running_.server->GetHealthCheckService()->SetServingStatus(false);

@@ -21,9 +21,11 @@
 #include "cli/serve_options.h"
 #include "cli/stop_signal.h"
 #include "comm/base/log.h"
+#include "comm/rpc/crowded_log.h"
 #include "comm/rpc/server.h"
 #include "prometheus/registry.h"
 #include "server/admin/admin_server.h"
+#include "server/admin/control_metrics.h"
 #include "server/etcd/etcd_client.h"
 #include "server/etcd/etcd_store.h"
 #include "server/etcd/leadership.h"
@@ -70,6 +72,8 @@ class Standby {
   const Logger log_;
   StopSignal& stop_;
   prometheus::Registry registry_;
+  ControlMetrics metrics_{registry_};
+  CrowdedLog crowded_{log_};
   std::string listen_;
   std::string admin_listen_;
 

@@ -1,7 +1,6 @@
 #include "cli/authority/join_service.h"
 
 #include <algorithm>
-#include <bit>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -22,8 +21,6 @@
 namespace syncline::certs {
 namespace {
 
-// Kinds of refusal that are counted one by one; the others are counted together.
-constexpr size_t kMaxKinds = 4096;
 constexpr size_t kMaxIdShown = 32;
 constexpr size_t kMaxCertificateBytes = 8 << 10;
 
@@ -196,14 +193,8 @@ absl::StatusOr<std::string> JoinService::CertificateFor(const v1::CertifyRequest
 void JoinService::Refused(const LogField& shown, const std::string& peer,
                           const absl::Status& why) {
   const std::string reason = Printable(std::string(why.message()), 1000);
-  uint64_t count = 0;
-  {
-    absl::MutexLock lock(&mutex_);
-    const std::string kind = absl::StrCat(HostOfPeer(peer), "\n", reason);
-    const bool is_counted = refused_.contains(kind) || refused_.size() < kMaxKinds;
-    count = ++refused_[is_counted ? kind : "others"];
-  }
-  if (!std::has_single_bit(count)) return;
+  const uint64_t count = refused_.ToSay(absl::StrCat(HostOfPeer(peer), "\n", reason));
+  if (count == 0) return;
   options_.log.Warning("refused a machine",
                        {{"reason", reason}, shown, {"peer", peer}, {"refused", count}});
   options_.audit.Warning("refused", {{"what", "a machine"},

@@ -15,7 +15,6 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <string>
 
 #include "absl/base/thread_annotations.h"
@@ -26,6 +25,7 @@
 #include "cli/authority/directory.h"
 #include "comm/base/env.h"
 #include "comm/base/log.h"
+#include "comm/base/repeats.h"
 #include "proto/join.grpc.pb.h"
 
 namespace syncline::certs {
@@ -62,10 +62,10 @@ class JoinService final : public v1::Authority::Service {
   const Authority authority_;
   const JoinServiceOptions options_;
   const SteadyClock clock_;
+  Repeats refused_;
 
   absl::Mutex mutex_;
   AskLimit limit_ ABSL_GUARDED_BY(mutex_);
-  std::map<std::string, uint64_t> refused_ ABSL_GUARDED_BY(mutex_);  // by host and reason
 };
 
 }  // namespace syncline::certs

@@ -162,7 +162,7 @@ TEST_F(Renewing, AStolenCertificateThatWasRenewedIsNoticed) {
   ASSERT_TRUE(line.ok());
   EXPECT_EQ(line->size(), 3U) << "what it was renewed to, and that again";
   EXPECT_EQ(line->front(), *ParseSerial(old));
-  EXPECT_EQ(*LineOf(folder_.File("ca"), "0A"), std::vector<std::string>{"A"});
+  EXPECT_EQ(*LineOf(folder_.File("ca"), "A"), std::vector<std::string>{"0A"});
 }
 
 TEST_F(Renewing, WhatWasTakenBackIsNotRenewed) {

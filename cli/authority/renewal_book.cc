@@ -65,9 +65,11 @@ absl::StatusOr<std::vector<Renewed>> Read(const std::string& directory) {
       const auto text = [&one](const char* name) {
         return one.at(name).get<std::string>();
       };
-      all.push_back({.renewal = {.serial = text("serial"), .key = text("key")},
-                     .first = text("first"),
-                     .becomes = text("becomes"),
+      // Books of before had serials without a leading 0.
+      const auto serial = [&text](const char* name) { return Normal(text(name)); };
+      all.push_back({.renewal = {.serial = serial("serial"), .key = text("key")},
+                     .first = serial("first"),
+                     .becomes = serial("becomes"),
                      .certificate = text("certificate"),
                      .until = absl::FromUnixSeconds(one.at("until").get<int64_t>())});
     }

@@ -53,6 +53,17 @@ uint64_t Crowd::ToMakeRoom() const {
       ->first;
 }
 
+std::vector<uint64_t> Crowd::ToMakeMuchRoom() const {
+  std::vector<uint64_t> going;
+  if (empty()) return going;
+  const std::string& source = sources_.at(ToMakeRoom());
+  const size_t half = (counts_.at(source) + 1) / 2;
+  for (const auto& [id, its] : sources_) {
+    if (its == source && going.size() < half) going.push_back(id);
+  }
+  return going;
+}
+
 size_t Crowd::most_of_one_source() const {
   size_t most = 0;
   for (const auto& [source, count] : counts_) most = std::max(most, count);

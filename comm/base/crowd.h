@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <vector>
 
 namespace syncline {
 
@@ -31,14 +32,17 @@ class Crowd {
   size_t size() const { return sources_.size(); }
 
   // REQUIRES: !empty().
-  uint64_t oldest() const { return sources_.begin()->first; }
   uint64_t ToMakeRoom() const;
+  // Those who go when the process has no descriptor left, oldest first: half of the source
+  // that has most of them.
+  std::vector<uint64_t> ToMakeMuchRoom() const;
   // REQUIRES: contains(id).
   const std::string& source(uint64_t id) const { return sources_.at(id); }
+
+ private:
   // How many the source has that has most of them.
   size_t most_of_one_source() const;
 
- private:
   std::map<uint64_t, std::string> sources_;  // by id
   std::map<std::string, size_t> counts_;     // by source
 };

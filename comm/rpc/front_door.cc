@@ -6,14 +6,12 @@
 #include <netinet/tcp.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
-#include <sys/resource.h>
 #include <sys/socket.h>
 
 #include <algorithm>
 #include <array>
 #include <bit>
 #include <cerrno>
-#include <limits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -28,8 +26,6 @@ constexpr int kPauseMs = 50;  // when no descriptor was left
 constexpr uint64_t kLeastWaiting = 16, kMostWaiting = 1024;
 // Of the descriptors, those who wait get an eighth, twice.
 constexpr uint64_t kPartWaiting = 8;
-// The last eighth of the descriptors is for everything but new connections.
-constexpr rlim_t kPartOfTheLast = 8;
 
 // epoll's tags: a wake-up, listeners by descriptor, and those who wait from here on.
 constexpr uint64_t kWakeTag = 0;
@@ -44,29 +40,13 @@ std::string KeyOf(const SocketName& name) {
   return absl::StrCat(key, ":", name.port);
 }
 
-bool IsShortOfDescriptors(int error) {
-  return error == EMFILE || error == ENFILE || error == ENOBUFS || error == ENOMEM;
-}
-
 }  // namespace
 
 size_t MostWaiting(uint64_t descriptors) {
   return std::clamp(descriptors / kPartWaiting, kLeastWaiting, kMostWaiting);
 }
 
-size_t MostWaiting() {
-  rlimit limit = {};
-  return getrlimit(RLIMIT_NOFILE, &limit) == 0 ? MostWaiting(limit.rlim_cur)
-                                               : kLeastWaiting;
-}
-
-int FirstOfTheLast() {
-  rlimit limit = {};
-  constexpr rlim_t kMost = std::numeric_limits<int>::max();
-  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return kMost;
-  const rlim_t most = std::min(limit.rlim_cur, kMost);
-  return static_cast<int>(most - most / kPartOfTheLast);
-}
+size_t MostWaiting() { return MostWaiting(MostDescriptors()); }
 
 absl::StatusOr<std::unique_ptr<FrontDoor>> FrontDoor::Open(HostPort& address,
                                                            FrontDoorOptions options) {
@@ -170,13 +150,12 @@ void FrontDoor::AcceptFrom(int listener) {
   options_.take(fd, listener);
 }
 
-// No descriptor is left. Half of the source that has most of those who wait goes.
+// No descriptor is left.
 void FrontDoor::MakeRoom() {
   std::vector<std::string> gone;
   {
     absl::MutexLock lock(&mutex_);
-    const size_t count = (crowd_.most_of_one_source() + 1) / 2;
-    for (size_t i = 0; i < count; ++i) gone.push_back(EndOne());
+    for (const Number number : crowd_.ToMakeMuchRoom()) gone.push_back(End(number));
   }
   for (const std::string& source : gone) options_.on_crowded(source);
   Pause();
@@ -201,7 +180,8 @@ void FrontDoor::Pause() {
 
 std::string FrontDoor::Add(Waiting waiting, std::string source) {
   absl::MutexLock lock(&mutex_);
-  const std::string gone = crowd_.size() >= options_.most_waiting ? EndOne() : "";
+  const std::string gone =
+      crowd_.size() >= options_.most_waiting ? End(crowd_.ToMakeRoom()) : "";
   const Number number = next_++;
   epoll_event event = {.events = EPOLLRDHUP, .data = {.u64 = number}};
   epoll_ctl(events_.epoll.get(), EPOLL_CTL_ADD, waiting.copy.get(), &event);
@@ -211,8 +191,7 @@ std::string FrontDoor::Add(Waiting waiting, std::string source) {
   return gone;
 }
 
-std::string FrontDoor::EndOne() {
-  const Number number = crowd_.ToMakeRoom();
+std::string FrontDoor::End(Number number) {
   std::string source = crowd_.source(number);
   shutdown(waiting_.at(number).copy.get(), SHUT_RDWR);
   Forget(number);

@@ -30,6 +30,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "comm/base/crowd.h"
+#include "comm/base/descriptors.h"
 #include "comm/base/log.h"
 #include "comm/base/unique_fd.h"
 #include "comm/rpc/address.h"
@@ -41,8 +42,6 @@ namespace syncline {
 // two, and members need most of them.
 size_t MostWaiting(uint64_t descriptors);
 size_t MostWaiting();  // in this process
-// From this descriptor on the process has few left: the kernel gives the lowest first.
-int FirstOfTheLast();
 
 struct FrontDoorOptions {
   // Owns the descriptor, which does not block. On the door's thread.
@@ -97,8 +96,8 @@ class FrontDoor {
 
   // The source of who had to go; empty when there was room.
   std::string Add(Waiting waiting, std::string source) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Ends the one that is to go; its source.
-  std::string EndOne() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Its source.
+  std::string End(Number number) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Forget(Number number) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const std::vector<UniqueFd> listeners_;

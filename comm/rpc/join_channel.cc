@@ -56,6 +56,7 @@ absl::StatusOr<RunningServer> StartJoinServer(const JoinServerOptions& options) 
   SetLimits(builder);
   RunningServer running;
   FrontDoorOptions door = {.take = TakeForGrpc(builder, grpc::SslServerCredentials(tls)),
+                           .on_crowded = options.on_crowded,
                            .log = options.log};
   builder.RegisterService(options.service);
   running.server = builder.BuildAndStart();

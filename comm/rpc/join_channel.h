@@ -10,6 +10,7 @@
 // Thread safety: any thread.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -31,6 +32,8 @@ struct JoinServerOptions {
   PemPair authority;
   Validity validity;  // of the certificate that it shows
   grpc::Service* service = nullptr;
+  // FrontDoorOptions has it.
+  std::function<void(const std::string& source)> on_crowded = [](const std::string&) {};
   Logger log = {};
 };
 

@@ -30,6 +30,7 @@ absl::StatusOr<std::string> ParseSerial(const std::string& text) {
       digits.push_back(absl::ascii_toupper(static_cast<unsigned char>(c)));
     }
   }
+  if (digits.size() % 2 == 1) digits.insert(0, 1, '0');
   if (is_serial && !digits.empty() && digits.size() <= kMaxDigits) return digits;
   return absl::InvalidArgumentError(
       absl::StrCat("'", Printable(text), "' is no serial number of a certificate (up to ",

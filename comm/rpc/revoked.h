@@ -25,8 +25,9 @@
 
 namespace syncline {
 
-// Capital hexadecimal digits without leading zeros, as `openssl x509 -serial` and audit
-// lines have them; colons between them are left out. InvalidArgument for anything else.
+// Capital hexadecimal digits of whole bytes without leading ones of 0, as
+// `openssl x509 -serial`, `certs show` and audit lines have them: 0A1B; colons between them
+// are left out. InvalidArgument for anything else.
 absl::StatusOr<std::string> ParseSerial(const std::string& text);
 
 // The serials of a file. InvalidArgument names the line that is wrong.

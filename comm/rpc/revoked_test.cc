@@ -35,7 +35,9 @@ class Revoked : public ::testing::Test {
 };
 
 TEST_F(Revoked, SerialsAreReadAsToolsWriteThem) {
-  EXPECT_EQ(*ParseSerial("0A1B"), "A1B");
+  EXPECT_EQ(*ParseSerial("0A1B"), "0A1B");
+  EXPECT_EQ(*ParseSerial("A1B"), "0A1B");
+  EXPECT_EQ(*ParseSerial("00:0A:1B"), "0A1B");
   EXPECT_EQ(*ParseSerial("a1:b0"), "A1B0");
   for (const char* wrong : {"", "0", "0x12", "A1 ", "worker", ":"}) {
     EXPECT_FALSE(ParseSerial(wrong).ok()) << wrong;
@@ -45,7 +47,7 @@ TEST_F(Revoked, SerialsAreReadAsToolsWriteThem) {
 
 TEST_F(Revoked, AFileHasASerialInEachLine) {
   EXPECT_THAT(*ParseRevoked("# for people\n\n 0A1B  worker of job 'x'\nff\t\n"),
-              ElementsAre("A1B", "FF"));
+              ElementsAre("0A1B", "FF"));
   EXPECT_THAT(std::string(ParseRevoked("0A\n\nbob\n").status().message()),
               HasSubstr("line 3: 'bob'"));
 }

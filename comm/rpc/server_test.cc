@@ -5,12 +5,14 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "comm/base/env.h"
 #include "comm/base/failure.h"
 #include "comm/rpc/address.h"
 #include "comm/rpc/certificate.h"
 #include "comm/rpc/certificates_test_util.h"
 #include "comm/rpc/channel.h"
+#include "comm/rpc/diagnosis.h"
 #include "comm/rpc/status.h"
 #include "gmock/gmock.h"
 #include "grpcpp/completion_queue.h"
@@ -105,6 +107,22 @@ TEST(RpcServer, OfSeveralTheOneThatServesIsChosen) {
       << "which says who leads";
   EXPECT_THAT(peer_of("a:1,b"), HasSubstr("'b' is no address"));
   standby->Shutdown(absl::ZeroDuration());
+}
+
+// Whoever was let in before would stay among those who wait.
+TEST(RpcServer, TakesNobodyInBeforeItsServicesKnowTheDoor) {
+  ServerOptions options = LoopbackOptions();
+  absl::StatusOr<UniqueFd> early = absl::UnknownError("not asked");
+  options.on_listening = [&](const RunningServer& running) {
+    early = ConnectTo(*ParseHostPort(running.address), absl::Seconds(10));
+    // It would be a moment's work.
+    absl::SleepFor(absl::Milliseconds(50));
+    EXPECT_EQ(running.door->waiting(), 0u);
+  };
+  RunningServer running = *StartServer(options);
+  ASSERT_TRUE(early.ok()) << early.status();
+  while (running.door->waiting() == 0) absl::SleepFor(absl::Milliseconds(1));
+  running.Shutdown(absl::ZeroDuration());
 }
 
 TEST(RpcServer, RefusesAPortThatIsInUse) {

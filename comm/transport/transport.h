@@ -156,6 +156,12 @@ enum class Refusal {
 
 const char* RefusalName(Refusal refusal);
 
+struct RefusedPeer {
+  Refusal refusal = Refusal::kHandshake;
+  std::string peer;  // "192.0.2.7:41234", or who it proved to be
+  std::string why;   // for people
+};
+
 // Decides which peers may come in by connections of their own, and answers them on these.
 // Called as a Receiver is.
 class Acceptor {
@@ -172,8 +178,9 @@ class Acceptor {
   virtual ConnectOptions OnAccepted(const std::string& identity,
                                     std::unique_ptr<Endpoint> endpoint) = 0;
 
-  // Somebody was turned away, or a connection was closed for what came on it.
-  virtual void OnRefused(Refusal /*refusal*/) {}
+  // Somebody was turned away, or a connection was closed for what came on it. There may be
+  // many.
+  virtual void OnRefused(const RefusedPeer& /*refused*/) {}
 };
 
 class Transport {

@@ -2,7 +2,6 @@
 
 #include <sys/stat.h>
 
-#include <bit>
 #include <cerrno>
 #include <utility>
 
@@ -120,16 +119,16 @@ std::string AdminDoor::CookieName(const ReadToken& token) const {
   return absl::StrCat(options_.seals ? "__Host-syncline-" : "syncline-", token.mark());
 }
 
-void AdminDoor::CountRefused() {
-  uint64_t refused = 0;
-  {
-    absl::MutexLock lock(&mutex_);
-    refused = ++refused_;
-  }
+void AdminDoor::Refused(const HttpRequest& request) {
   if (options_.on_refused) options_.on_refused();
-  if (std::has_single_bit(refused)) {
-    options_.log.Warning("the admin port refused a wrong token", {{"refused", refused}});
-  }
+  const uint64_t times = refused_.ToSay(request.source);
+  if (times == 0) return;
+  options_.log.Warning("the admin port refused a wrong token",
+                       {{"peer", request.source}, {"refused", times}});
+  options_.audit.Warning("refused", {{"what", "a reader of the admin port"},
+                                     {"reason", "a wrong token"},
+                                     {"peer", request.source},
+                                     {"refused", times}});
 }
 
 HttpReply AdminDoor::Login(const HttpRequest& request, const ReadToken& token) {
@@ -139,7 +138,7 @@ HttpReply AdminDoor::Login(const HttpRequest& request, const ReadToken& token) {
     return form;
   }
   if (!token.IsInForm(request.body)) {
-    CountRefused();
+    Refused(request);
     return LoginForm(kWrongToken);
   }
   // Lax: a link from elsewhere, such as Grafana's, may lead here. No other site can read
@@ -165,7 +164,7 @@ std::optional<HttpReply> AdminDoor::Judge(const HttpRequest& request) {
     return std::nullopt;
   }
   const bool shows_another = !request.authorization.empty();
-  if (shows_another) CountRefused();
+  if (shows_another) Refused(request);
   if (absl::StrContains(request.accept, "text/html")) {
     return LoginForm(shows_another ? kWrongToken : "");
   }

@@ -21,6 +21,7 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "comm/base/log.h"
+#include "comm/base/repeats.h"
 #include "comm/rpc/tls.h"
 #include "server/admin/http_loop.h"
 #include "server/admin/http_request.h"
@@ -34,6 +35,7 @@ struct AdminDoorOptions {
   TlsOptions tls = {};
   std::string token_file = {};  // empty: anybody may read
   Logger log = {};
+  Logger audit = {};  // who was refused
   // Somebody showed another token; from the thread that asked. Unset: nobody counts.
   std::function<void()> on_refused = nullptr;
 };
@@ -58,18 +60,18 @@ class AdminDoor {
   explicit AdminDoor(AdminDoorOptions options) : options_(std::move(options)) {}
   absl::StatusOr<ReadToken> ReadTokenFile() const;
   HttpReply Login(const HttpRequest& request, const ReadToken& token);
-  void CountRefused();
+  void Refused(const HttpRequest& request);
   // Browsers keep one jar for all ports of a host: two processes of one scheme and different
   // tokens there log each other's readers out.
   std::string CookieName(const ReadToken& token) const;
 
   const AdminDoorOptions options_;
+  Repeats refused_;            // by source
   std::string seen_identity_;  // of LookAgain's thread
   std::string seen_token_;
   mutable absl::Mutex mutex_;
   std::shared_ptr<const TlsIdentity> identity_ ABSL_GUARDED_BY(mutex_);
   std::optional<ReadToken> token_ ABSL_GUARDED_BY(mutex_);
-  uint64_t refused_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace syncline

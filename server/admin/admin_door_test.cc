@@ -39,6 +39,8 @@ class AdminDoorTest : public testing::Test {
     pages_.history = &history_;
     log_ = Logger::Create(
         {.function = [this](LogLevel, const std::string& line) { said_ += line; }});
+    options_.audit = Logger::Create(
+        {.function = [this](LogLevel, const std::string& line) { audited_ += line; }});
   }
 
   absl::Status TryStart(const std::string& token_file) {
@@ -86,6 +88,7 @@ class AdminDoorTest : public testing::Test {
   History history_;
   prometheus::Registry registry_;
   std::string said_;  // in the log
+  std::string audited_;
   Logger log_;
   AdminOptions options_;
   AdminPages pages_;
@@ -183,6 +186,8 @@ TEST_F(AdminDoorTest, TheTokenGuardsAllButProbes) {
       Get("/metrics", knows)->body,
       HasSubstr("syncline_auth_refused_total{door=\"admin\",reason=\"token\"} 9\n"));
   EXPECT_THAT(said_, HasSubstr("wrong token"));
+  EXPECT_THAT(audited_, AllOf(HasSubstr("a reader of the admin port"),
+                              HasSubstr("127.0.0.1"), HasSubstr("refused=8")));
   EXPECT_THAT(said_, Not(HasSubstr(kToken)));
   EXPECT_THAT(said_, Not(HasSubstr("fedcba9876543210")));
 }

@@ -66,7 +66,8 @@ class AdminServer::Impl {
     AdminDoorOptions options = {.seals = options_.seals,
                                 .tls = options_.tls,
                                 .token_file = options_.token_file,
-                                .log = options_.log};
+                                .log = options_.log,
+                                .audit = options_.audit};
     if (!options_.token_file.empty()) {
       // The same family as that of the other doors, whichever is first.
       prometheus::Counter* refused =

@@ -39,6 +39,7 @@ struct AdminOptions {
   TlsOptions tls = {};
   std::string token_file = {};  // what readers must show; empty: anybody may read
   Logger log = {};
+  Logger audit = {};  // whom it refused
 };
 
 struct AdminPages {

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "absl/strings/ascii.h"
+#include "comm/base/crowd.h"
 
 namespace syncline {
 namespace {
@@ -21,6 +22,13 @@ bool IsForLater() { return errno == EAGAIN || errno == EINTR; }
 
 HttpConnection::HttpConnection(UniqueFd socket, std::unique_ptr<TlsSession> tls)
     : socket_(std::move(socket)), tls_(std::move(tls)), wants_tls_(tls_ != nullptr) {}
+
+std::string HttpConnection::Source() const {
+  sockaddr_storage peer = {};
+  socklen_t size = sizeof(peer);
+  auto& address = reinterpret_cast<sockaddr&>(peer);
+  return getpeername(fd(), &address, &size) == 0 ? SourceOf(address) : "";
+}
 
 bool HttpConnection::Receive(std::string& received) {
   std::array<char, 2048> bytes;

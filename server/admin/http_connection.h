@@ -28,6 +28,8 @@ class HttpConnection {
   HttpConnection(UniqueFd socket, std::unique_ptr<TlsSession> tls);
 
   int fd() const { return socket_.get(); }
+  // "10.0.0.7" (comm/base/crowd.h); empty once it has gone.
+  std::string Source() const;
 
   // Appends what has come to `received`. False when the peer ended it, or it broke.
   bool Receive(std::string& received);

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "comm/base/descriptors.h"
 #include "comm/base/env.h"
 #include "comm/base/status.h"
 #include "server/admin/http_connection.h"
@@ -193,9 +194,7 @@ void EpollHttpLoop::Accept() {
       Add(std::move(socket));
       continue;
     }
-    const bool is_out_of_room =
-        errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM;
-    if (!is_out_of_room) return;
+    if (!IsShortOfDescriptors(errno)) return;
     if (!CloseOldest()) return PauseAccepting();
   }
 }
@@ -306,14 +305,15 @@ void EpollHttpLoop::Answer(Connection& connection) {
   if (connection.received.size() > options_.max_request_bytes) {
     return Reply(connection, {.status = 431, .body = "the request is too long\n"});
   }
-  const auto request = ParseHttpRequest(connection.received);
+  auto request = ParseHttpRequest(connection.received);
   if (!request.ok()) {
     return Reply(connection,
                  {.status = 400,
                   .body = absl::StrCat(std::string(request.status().message()), "\n")});
   }
   if (!request->has_value()) return;
-  const HttpRequest& asked = **request;
+  HttpRequest& asked = **request;
+  asked.source = connection.link.Source();
   connection.head_only = asked.method == "HEAD";
   const auto found = options_.pages.find(asked.path);
   const HttpPage* page = found == options_.pages.end() ? nullptr : &found->second;

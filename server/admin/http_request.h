@@ -20,7 +20,8 @@ struct HttpRequest {
   std::string authorization = {};
   std::string cookie = {};
   std::string accept = {};
-  std::string body = {};  // as long as Content-Length says
+  std::string body = {};    // as long as Content-Length says
+  std::string source = {};  // whoever took it fills it in: "10.0.0.7" (comm/base/crowd.h)
 };
 
 // nullopt while `received` does not yet hold the empty line that ends the headers, or not

@@ -45,6 +45,7 @@
 #include "comm/base/buffer.h"
 #include "comm/base/env.h"
 #include "comm/base/log.h"
+#include "comm/base/repeats.h"
 #include "comm/base/secret_key.h"
 #include "comm/base/step_phases.h"
 #include "comm/base/timeouts.h"
@@ -67,6 +68,7 @@ struct EngineOptions {
   DataPlanePlan plan = {};
   Timeouts timeouts = Timeouts::Derive(kDefaultFailureTimeout);
   Logger log = {};
+  Logger audit = {};            // who was turned away, and why
   Metrics* metrics = nullptr;   // outlives the engine; null counts nothing
   TraceTrack* trace = nullptr;  // likewise; of this engine alone
   // A worker that leaves more than this unread loses its connection.
@@ -209,7 +211,7 @@ class Engine : private Receiver, private Acceptor {
   const SecretKey* FindKey(std::string_view identity) override;
   ConnectOptions OnAccepted(const std::string& identity,
                             std::unique_ptr<Endpoint> endpoint) override;
-  void OnRefused(Refusal refusal) override;
+  void OnRefused(const RefusedPeer& refused) override;
   void CloseConnection(const MemberIdentity& identity, uint64_t connection);
   // True when the worker does not read, and gets no more answers: its connection ends.
   bool CloseIfClogged(const MessageHeader& header, WorkerLink& link);
@@ -253,6 +255,7 @@ class Engine : private Receiver, private Acceptor {
   void CountApplied(uint32_t id, Job& job, const ShardApplied& applied);
 
   const EngineOptions options_;
+  Repeats refused_;  // by source and reason
   const EngineEvents events_;
   const SteadyClock clock_;
   std::atomic<uint64_t> bytes_ = 0;

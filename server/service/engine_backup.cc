@@ -40,12 +40,10 @@ class Engine::FromBackup : public Receiver {
   absl::StatusOr<Buffer> Allocate(ByteView header, size_t payload_bytes) override {
     SYNCLINE_ASSIGN_OR_RETURN(const MessageHeader parsed, ParseHeader(header));
     if (IsOwn(parsed)) return engine_.Allocate(header, payload_bytes);
-    if (!std::exchange(is_impostor_, true)) {
-      engine_.options_.log.Warning(
-          "a backup spoke in the name of another; what it sends so is dropped",
-          {{"job", job_}, {"named_job", parsed.job}, {"named_rank", parsed.rank}});
-    }
-    engine_.OnRefused(Refusal::kIdentity);
+    engine_.OnRefused(
+        {Refusal::kIdentity, absl::StrCat("the backup of job ", job_),
+         absl::StrCat("a backup spoke in the name of rank ", parsed.rank, " of job ",
+                      parsed.job, "; what it sends so is dropped")});
     return absl::PermissionDeniedError("no acknowledgement of records");
   }
   void OnMessage(ByteView header, Buffer payload) override {
@@ -62,7 +60,6 @@ class Engine::FromBackup : public Receiver {
 
   Engine& engine_;
   const uint32_t job_;
-  bool is_impostor_ = false;
 };
 
 absl::Status Engine::CheckBackup(const MessageHeader& header,

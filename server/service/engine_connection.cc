@@ -10,6 +10,14 @@
 #include "comm/transport/message.h"
 
 namespace syncline {
+namespace {
+
+std::string NameOf(const MemberIdentity& worker) {
+  return absl::StrCat("rank ", worker.rank, " of job ", worker.job, ", incarnation ",
+                      worker.incarnation);
+}
+
+}  // namespace
 
 bool Engine::Connection::IsOwn(const MessageHeader& header) const {
   return MemberIdentity{header.job, header.rank, header.incarnation} == identity_;
@@ -22,12 +30,9 @@ absl::StatusOr<Buffer> Engine::Connection::Allocate(ByteView header,
   const auto refused = absl::PermissionDeniedError(
       absl::StrCat("rank ", parsed.rank, " of job ", parsed.job, " is somebody else"));
   if (std::exchange(is_impostor_, true)) return refused;  // it is being closed
-  engine_.options_.log.Warning("a worker spoke in the name of another",
-                               {{"job", identity_.job},
-                                {"rank", identity_.rank},
-                                {"named_job", parsed.job},
-                                {"named_rank", parsed.rank}});
-  engine_.OnRefused(Refusal::kIdentity);
+  engine_.OnRefused({Refusal::kIdentity, NameOf(identity_),
+                     absl::StrCat("a worker spoke in the name of rank ", parsed.rank,
+                                  " of job ", parsed.job)});
   // Not from here: the transport is reading from it.
   engine_.loop_->Post([engine = &engine_, identity = identity_, number = number_](
                           Transport&) { engine->CloseConnection(identity, number); });
@@ -71,22 +76,31 @@ ConnectOptions Engine::OnAccepted(const std::string& identity,
   return {.on_failure = on_failure, .receiver = &connection};
 }
 
-void Engine::OnRefused(Refusal refusal) {
-  if (options_.metrics != nullptr) options_.metrics->CountTurnedAway(refusal);
+void Engine::OnRefused(const RefusedPeer& refused) {
+  if (options_.metrics != nullptr) options_.metrics->CountTurnedAway(refused.refusal);
+  const std::string reason = RefusalName(refused.refusal);
+  const std::string host = refused.peer.substr(0, refused.peer.rfind(':'));
+  const uint64_t times = refused_.ToSay(absl::StrCat(host, "\n", reason));
+  if (times == 0) return;
+  options_.log.Warning("connection refused", {{"peer", refused.peer},
+                                              {"reason", reason},
+                                              {"error", refused.why},
+                                              {"refused", times}});
+  options_.audit.Warning("refused", {{"what", "a data connection"},
+                                     {"reason", refused.why},
+                                     {"kind", reason},
+                                     {"peer", refused.peer},
+                                     {"refused", times}});
 }
 
 bool Engine::CloseIfClogged(const MessageHeader& header, WorkerLink& link) {
   if (!link.IsClogged()) return false;
   const uint64_t number = link.number();
   if (!clogged_.insert(number).second) return true;  // it is being closed
-  options_.log.Warning(
-      "a worker sends and does not read the answers: its connection is closed",
-      {{"job", header.job},
-       {"rank", header.rank},
-       {"incarnation", header.incarnation},
-       {"unread_bytes", link.endpoint().send_state().waiting_bytes()}});
-  OnRefused(Refusal::kUnread);
   const MemberIdentity identity = {header.job, header.rank, header.incarnation};
+  OnRefused({Refusal::kUnread, NameOf(identity),
+             absl::StrCat("a worker sends and does not read the answers: ",
+                          link.endpoint().send_state().waiting_bytes(), " bytes wait")});
   // Not from here: the transport is reading from it.
   loop_->Post(
       [this, identity, number](Transport&) { CloseConnection(identity, number); });

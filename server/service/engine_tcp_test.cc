@@ -16,6 +16,7 @@
 namespace syncline {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 // By the mode.
@@ -147,6 +148,10 @@ TEST_P(TcpEngineTest, WhoSpeaksInTheNameOfAnotherLosesItsConnection) {
   EXPECT_THAT(
       Exposition(),
       HasSubstr("syncline_auth_refused_total{door=\"data\",reason=\"identity\"} 1"));
+  EXPECT_THAT(audited_.Take().value_or(""),
+              AllOf(HasSubstr("refused what=\"a data connection\""),
+                    HasSubstr("a worker spoke in the name of rank 1 of job 4"),
+                    HasSubstr("rank 0 of job 4, incarnation 10")));
 }
 
 TEST_P(TcpEngineTest, StrangersAndThoseWhoWereDroppedAreNotLetIn) {
@@ -155,6 +160,9 @@ TEST_P(TcpEngineTest, StrangersAndThoseWhoWereDroppedAreNotLetIn) {
   FakeWorker stranger(2, engine_->address(), KeyOf(2));
   stranger.SendHello(0);
   stranger.AwaitLoss();
+  EXPECT_THAT(audited_.Take().value_or(""),
+              AllOf(HasSubstr("refused what=\"a data connection\""),
+                    HasSubstr("kind=identity"), HasSubstr("peer=127.0.0.1:")));
   FakeWorker dropped(1, engine_->address(), KeyOf(1));
   dropped.SayHello();
   dropped.SendBlock(MessageKind::kSeed, 1, 0, 8.0f);

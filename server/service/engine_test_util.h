@@ -190,9 +190,13 @@ class EngineTest : public ::testing::Test {
       outputs_.Put(output);
       if (std::holds_alternative<ShardPrepared>(output)) may_go_on_.WaitForNotification();
     };
-    engine_ = *Engine::Start(
-        {.plan = plan, .metrics = &metrics_, .most_unread_bytes = most_unread_bytes},
-        std::move(events));
+    const Logger audit = Logger::Create(
+        {.function = [this](LogLevel, const std::string& line) { audited_.Put(line); }});
+    engine_ = *Engine::Start({.plan = plan,
+                              .audit = audit,
+                              .metrics = &metrics_,
+                              .most_unread_bytes = most_unread_bytes},
+                             std::move(events));
     AddJob(kJob);
   }
 
@@ -246,6 +250,7 @@ class EngineTest : public ::testing::Test {
   prometheus::Registry registry_;
   Metrics metrics_{registry_};
   Mailbox<ShardOutput> outputs_;
+  Mailbox<std::string> audited_;
   absl::Notification may_go_on_;  // the engine stands still from ShardPrepared to this
   std::unique_ptr<Engine> engine_;
 };

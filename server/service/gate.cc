@@ -1,6 +1,5 @@
 #include "server/service/gate.h"
 
-#include <bit>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -17,8 +16,6 @@ namespace {
 
 // "0.1.0", and what a packager adds.
 constexpr size_t kMaxBuildBytes = 64;
-// Kinds of refusal that are counted one by one; the others are counted together.
-constexpr size_t kMaxKinds = 4096;
 
 absl::Status CheckProtocol(uint32_t theirs, const std::string& build) {
   if (theirs == kProtocolVersion) return absl::OkStatus();
@@ -266,9 +263,9 @@ void Gate::RefusedUser(const char* what, const Peer& peer, const absl::Status& w
 
 void Gate::Say(const char* what, const Peer& peer, const absl::Status& why) {
   const std::string reason = Printable(std::string(why.message()), 1000);
-  const uint64_t count = Count(absl::StrJoin(
+  const uint64_t count = refused_.ToSay(absl::StrJoin(
       {HostOf(peer.address), NameOf(peer), std::string(what), reason}, "\n"));
-  if (!std::has_single_bit(count)) return;
+  if (count == 0) return;
   options_.log.Warning(absl::StrCat("refused ", what),
                        {{"reason", reason}, {"peer", peer.address}, {"refused", count}});
   options_.audit.Warning("refused", {{"what", what},
@@ -304,10 +301,4 @@ void Gate::Drained(const Peer& peer, const std::string& server, bool force,
 }
 
 // How often a refusal of this kind happened, this time included.
-uint64_t Gate::Count(const std::string& kind) {
-  absl::MutexLock lock(&mutex_);
-  const bool is_counted = refused_.count(kind) > 0 || refused_.size() < kMaxKinds;
-  return ++refused_[is_counted ? kind : "others"];
-}
-
 }  // namespace syncline

@@ -23,6 +23,7 @@
 #include "absl/synchronization/mutex.h"
 #include "comm/base/limits.h"
 #include "comm/base/log.h"
+#include "comm/base/repeats.h"
 #include "comm/base/timeouts.h"
 #include "comm/rpc/authorities.h"
 #include "comm/rpc/front_door.h"
@@ -105,23 +106,20 @@ class Gate {
   absl::Status CheckAuthority(const Peer& peer) const;
   absl::Status CountStream(const Peer& peer) ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status CheckUser(const Peer& peer) const ABSL_LOCKS_EXCLUDED(mutex_);
-  void RefusedUser(const char* what, const Peer& peer, const absl::Status& why)
-      ABSL_LOCKS_EXCLUDED(mutex_);
+  void RefusedUser(const char* what, const Peer& peer, const absl::Status& why);
   // Writes it down.
-  void Say(const char* what, const Peer& peer, const absl::Status& why)
-      ABSL_LOCKS_EXCLUDED(mutex_);
+  void Say(const char* what, const Peer& peer, const absl::Status& why);
 
-  uint64_t Count(const std::string& kind) ABSL_LOCKS_EXCLUDED(mutex_);
   void LetIn(const Peer& peer) ABSL_LOCKS_EXCLUDED(mutex_);
 
   const GateOptions options_;
   const Lists lists_;
+  Repeats refused_;
 
   mutable absl::Mutex mutex_;
   std::shared_ptr<FrontDoor> door_ ABSL_GUARDED_BY(mutex_);    // or none
   std::vector<SocketName> serves_at_ ABSL_GUARDED_BY(mutex_);  // none: not known yet
   bool can_tell_users_ ABSL_GUARDED_BY(mutex_) = true;
-  std::map<std::string, uint64_t> refused_ ABSL_GUARDED_BY(mutex_);  // by kind
   // By serial number, of certificates that have some.
   std::map<std::string, size_t> streams_ ABSL_GUARDED_BY(mutex_);
 };

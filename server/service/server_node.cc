@@ -88,6 +88,7 @@ absl::Status ServerNode::StartEngines() {
   EngineOptions options = {.plan = options_.plan,
                            .timeouts = options_.timeouts,
                            .log = options_.log,
+                           .audit = options_.audit,
                            .metrics = options_.metrics};
   for (uint32_t i = 0; i < options_.engines; ++i) {
     options.trace = recorder_.AddTrack(absl::StrCat("engine ", i));

@@ -67,6 +67,7 @@ struct ServerNodeOptions {
   Timeouts timeouts = Timeouts::Derive(kDefaultFailureTimeout);
   TlsOptions tls = {};
   Logger log = {};
+  Logger audit = {};           // whom its data ports turned away
   Metrics* metrics = nullptr;  // outlives the node; null counts nothing
   // Where the coordinator keeps checkpoints, too; null: none. Outlives the node.
   BlobStore* checkpoints = nullptr;

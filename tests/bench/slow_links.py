@@ -8,8 +8,9 @@ one tensor, BF16 both ways, and all workers begin with the same values. Necessar
 view for each step, and once, in FP32, the first values. Each byte is counted once, where it is sent, with the headers of Ethernet,
 IP, TCP and TLS. The coordinator is asked all the time how old the last heartbeat of everybody is.
 
-`--only large` is a case of its own, of an hour at most: 50 million parameters, 1 bit both ways, 10 Mbit/s; a third worker joins,
-which is sent the weights of then in FP32, and when it is there another one is killed.
+Two more sets are asked for by name. In both a third worker joins, which is sent the weights of then, and when it has made a step
+another one is killed. `--only restless`: the cases above. `--only large`, of an hour at most for each number of servers: 50 million
+parameters, 1 bit both ways, 10 Mbit/s.
 """
 
 import argparse
@@ -39,6 +40,8 @@ LATEST_HEARTBEAT = FAILURE_TIMEOUT_SECONDS / 4
 MBITS = {"10mbit": 10, "100mbit": 100, "1gbit": 1000}
 # Bytes of a value, with the headers of its frames (docs/compression.md).
 VALUE_BYTES = {"bf16": 2.0, "onebit:vectors=1": 4 / 31.3}
+# Of a value of the weights that a worker is sent when it joins: as views are, unless these are deltas.
+FIRST_VALUE_BYTES = {"bf16": 2.0, "onebit:vectors=1": 4.0}
 
 
 @dataclass(frozen=True)
@@ -56,7 +59,10 @@ class Case:
 CASES = [
     Case("10mbit", 1, 3), Case("10mbit", 2, 3), Case("100mbit", 1, 10), Case("100mbit", 2, 10),
     Case("1gbit", 1, 30), Case("1gbit", 2, 30),
-    Case("10mbit", 1, 40, name="large", elements=50_000_000, codec="onebit:vectors=1", is_restless=True, timeout_seconds=3600),
+    *(Case("10mbit", servers, 40, name="large", elements=50_000_000, codec="onebit:vectors=1", is_restless=True, timeout_seconds=3600)
+      for servers in (1, 2)),
+    *(Case(rate, servers, steps, name="restless", is_restless=True)
+      for rate, steps in (("10mbit", 12), ("100mbit", 40), ("1gbit", 200)) for servers in (1, 2)),
 ]  # fmt: skip
 
 
@@ -176,7 +182,7 @@ def measure(options, case):
         made = sum(workers.steps_of(rank) for rank in range(count))
     value_bytes = VALUE_BYTES[case.codec] * case.elements
     # What a worker that joins later is sent first is all weights, as the others have them.
-    joining = 4 * case.elements * case.is_restless
+    joining = FIRST_VALUE_BYTES[case.codec] * case.elements * case.is_restless
     necessary = made * value_bytes * 2 + 4 * case.elements + joining
     # A cable carries both directions at once. A server's has all workers' blocks of its share, a worker's its own.
     steps = len(seen) - 2  # after the first
@@ -228,7 +234,8 @@ def parse():
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--bin", type=pathlib.Path, default=pathlib.Path("build/release"), help="where the programs are")
     parser.add_argument("--elements", type=int, help="parameters of the model; 4 million, or 50 of the large one")
-    parser.add_argument("--only", help="the cases of this rate: 10mbit, 100mbit or 1gbit; or: large")
+    parser.add_argument("--only", help="the cases of this rate: 10mbit, 100mbit or 1gbit; or: large, restless")
+    parser.add_argument("--servers", type=int, help="the cases of so many servers")
     parser.add_argument("--congestion", help="TCP's congestion control in the namespaces; the machine's own by default")
     parser.add_argument("--json", type=pathlib.Path, help="write the figures here")
     return parser.parse_args()
@@ -243,7 +250,7 @@ def main():
     print(HEAD, flush=True)
     figures = []
     for case in CASES:
-        if not is_chosen(case, options.only):
+        if not is_chosen(case, options.only) or options.servers not in (None, case.servers):
             continue
         if options.elements is not None:
             case = replace(case, elements=options.elements)

@@ -203,6 +203,18 @@ class CertificatesUnderWay(CertifiedTest):
         self.assertNotEqual(again.wait(), 0, again.text())
         self.assertNotIn("joined", again.text())
 
+    def test_keys_of_a_certificate_that_is_taken_back_open_nothing(self):
+        self.assert_runs("certs", "issue", "certs", "--role", "worker", "--job", "default", "--out", "certs/thief")
+        self.start_server()
+        honest = self.worker(0, 2, "--steps", "20", certificate="worker-default")
+        thief = self.worker(1, 2, "--stay", program="hostile_worker", certificate="thief")
+        thief.await_line("^in$")
+        self.assert_runs("certs", "revoke", "certs", "certs/thief.crt")
+        self.assertEqual(thief.wait(), 0, thief.text())
+        self.assertEqual(thief.text().count("turned away old-key"), 3, thief.text())
+        self.assertEqual(honest.wait(), 0, honest.text())
+        self.assertRegex(honest.text(), "done step=20 members=1")
+
     def test_an_expired_certificate_opens_nothing(self):
         self.start_server()
         seconds = 2

@@ -5,6 +5,9 @@
 // Joins as RANK of the job that steps_worker makes, sends the bad messages, prints
 // "refused CASE CODE" or "dropped CASE" for each, and leaves. Exit code 1 when an answer
 // was not the expected one.
+//
+// With `--stay` it prints "in" and beats until the coordinator ends its stream, then dials
+// the first server again by the keys that it has: it must be turned away.
 #include <cstdint>
 #include <cstdio>
 #include <functional>
@@ -12,6 +15,7 @@
 #include <optional>
 #include <random>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -136,6 +140,12 @@ class Hostile : private Receiver {
       std::printf("UNEXPECTED answer to %s\n", name.c_str());
     }
     std::fflush(stdout);
+  }
+
+  // Keeps the membership for so long.
+  void Beat(absl::Duration time) {
+    beat_();
+    for (const absl::Duration end = clock_.Now() + time; clock_.Now() < end;) Turn();
   }
 
   void SendRaw(ByteView header, const Buffer& payload) {
@@ -275,7 +285,16 @@ void Misbehave(Hostile& hostile) {
   }
 }
 
-absl::Status Run() {
+// What a thief keeps when its certificate is taken back.
+void DialByOldKeys(Hostile& hostile, const absl::Notification& ended) {
+  std::printf("in\n");
+  std::fflush(stdout);
+  while (!ended.HasBeenNotified()) hostile.Beat(absl::Milliseconds(100));
+  // The first may still find its key, and is then cut off with it.
+  for (int i = 0; i < 3; ++i) hostile.ExpectTurnedAway("old-key", hostile.Identity());
+}
+
+absl::Status Run(bool stays) {
   SYNCLINE_ASSIGN_OR_RETURN(const SessionOptions options, SessionOptions::FromEnv());
   absl::Notification welcomed;
   v1::WorkerWelcome welcome;
@@ -293,8 +312,10 @@ absl::Status Run() {
     welcome = message.worker_welcome();
     welcomed.Notify();
   };
-  callbacks.on_end = [](const absl::Status& status) {
+  absl::Notification ended;
+  callbacks.on_end = [&](const absl::Status& status) {
     std::fprintf(stderr, "stream ended: %s\n", status.ToString().c_str());
+    ended.Notify();
   };
   SYNCLINE_ASSIGN_OR_RETURN(const auto stream,
                             AttachStream::Open(attach, std::move(callbacks)));
@@ -310,7 +331,7 @@ absl::Status Run() {
   beat.mutable_heartbeat();
   Hostile hostile(welcome, options.rank, [&] { stream->Send(beat); });
   SYNCLINE_RETURN_IF_ERROR(hostile.Connect());
-  Misbehave(hostile);
+  stays ? DialByOldKeys(hostile, ended) : Misbehave(hostile);
   v1::MemberMessage leave;
   leave.mutable_leave();
   stream->Send(leave);
@@ -322,8 +343,9 @@ absl::Status Run() {
 }  // namespace
 }  // namespace syncline
 
-int main() {
-  const absl::Status status = syncline::Run();
+int main(int argc, char** argv) {
+  const bool stays = argc == 2 && std::string_view(argv[1]) == "--stay";
+  const absl::Status status = syncline::Run(stays);
   if (status.ok()) return 0;
   std::fprintf(stderr, "error: %s\n", status.ToString().c_str());
   return 1;

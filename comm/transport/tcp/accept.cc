@@ -1,6 +1,7 @@
 // Who comes in, and who of those that have proved nothing yet goes to make room.
 #include <sys/epoll.h>
 
+#include <bit>
 #include <utility>
 
 #include "comm/transport/tcp/socket.h"
@@ -12,8 +13,9 @@ void TcpLoopTransport::Accept() {
   for (size_t taken = 0; taken < options_.max_pending; ++taken) {
     SocketAddress peer;
     absl::StatusOr<UniqueFd> fd = AcceptFrom(listener_.get(), peer);
-    if (!fd.ok()) return PauseAccepting();
+    if (!fd.ok()) return MakeRoom();
     if (!fd->valid()) return;
+    if (fd->get() >= options_.first_of_the_last) return PauseAccepting();
     TakeIn(*std::move(fd), peer);
   }
 }
@@ -32,12 +34,21 @@ void TcpLoopTransport::TakeIn(UniqueFd fd, const SocketAddress& peer) {
   Watch(*connection);
 }
 
-// No descriptor is left. What strangers hold is given back, and the rest tried later.
-void TcpLoopTransport::PauseAccepting() {
-  options_.log.Warning("no descriptor left for a connection (ulimit -n)");
-  while (!pending_.empty()) {
-    Refuse(*connections_.at(pending_.oldest()), Refusal::kCrowded,
+// No descriptor is left, not even for one who proves nothing.
+void TcpLoopTransport::MakeRoom() {
+  for (const uint64_t id : pending_.ToMakeMuchRoom()) {
+    Refuse(*connections_.at(id), Refusal::kCrowded,
            absl::ResourceExhaustedError("no descriptors left"));
+  }
+  PauseAccepting();
+}
+
+// Few descriptors are left, which links to other servers, files and answers need. Those who
+// prove nothing end by themselves (StartDeadline); the others are taken in then.
+void TcpLoopTransport::PauseAccepting() {
+  if (std::has_single_bit(++shortages_)) {
+    options_.log.Warning("few descriptors are left: connections wait; raise ulimit -n",
+                         {{"times", shortages_}});
   }
   accept_again_ = clock_.Now() + options_.failure_timeout / 100;
   epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, listener_.get(), nullptr);

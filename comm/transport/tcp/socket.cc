@@ -9,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "comm/base/descriptors.h"
 #include "comm/base/failure.h"
 
 namespace syncline {
@@ -51,9 +52,9 @@ absl::StatusOr<Listener> ListenAt(const SocketAddress& address) {
 absl::StatusOr<UniqueFd> AcceptFrom(int listener, SocketAddress& peer) {
   peer.size = sizeof(peer.storage);
   UniqueFd fd(accept4(listener, peer.get(), &peer.size, SOCK_NONBLOCK | SOCK_CLOEXEC));
-  const bool is_short =
-      errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM;
-  if (!fd.valid() && is_short) return absl::ErrnoToStatus(errno, "accepting");
+  if (!fd.valid() && IsShortOfDescriptors(errno)) {
+    return absl::ErrnoToStatus(errno, "accepting");
+  }
   return fd;
 }
 

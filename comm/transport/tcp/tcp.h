@@ -24,6 +24,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "comm/base/descriptors.h"
 #include "comm/base/env.h"
 #include "comm/base/log.h"
 #include "comm/transport/transport.h"
@@ -50,6 +51,8 @@ struct TcpOptions {
   // F. Peers that do not answer for so long are gone; handshakes have a quarter of it.
   absl::Duration failure_timeout = absl::Seconds(10);
   size_t max_pending = 64;  // connections that have proved nothing yet
+  // Nobody comes in by this descriptor, or one above it.
+  int first_of_the_last = FirstOfTheLast();
 
   // What is encrypted and sent at once, and what may wait in the kernel unsent.
   size_t gather_bytes = size_t{128} << 10;

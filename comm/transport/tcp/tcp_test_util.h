@@ -44,13 +44,17 @@ class RecordingAcceptor : public Acceptor {
             .receiver = &receiver_};
   }
 
-  void OnRefused(Refusal refusal) override { ++refused[refusal]; }
+  void OnRefused(const RefusedPeer& peer) override {
+    ++refused[peer.refusal];
+    last_refused = peer;
+  }
 
   std::map<std::string, SecretKey> keys;
   std::vector<std::string> identities;
   std::vector<std::unique_ptr<Endpoint>> endpoints;
   std::vector<absl::Status> ended;
   std::map<Refusal, int> refused;
+  RefusedPeer last_refused;
 
  private:
   RecordingReceiver& receiver_;

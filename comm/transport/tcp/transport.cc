@@ -361,15 +361,9 @@ void TcpLoopTransport::Broken(const Shared& connection, const absl::Status& stat
 
 void TcpLoopTransport::Refuse(TcpConnection& connection, Refusal refusal,
                               const absl::Status& status) {
-  // The first, the second, the fourth, …: a flood of strangers is no flood of lines.
-  if (std::has_single_bit(++refused_)) {
-    options_.log.Warning("connection refused", {{"peer", connection.peer()},
-                                                {"reason", RefusalName(refusal)},
-                                                {"error", std::string(status.message())},
-                                                {"refused", refused_}});
-  }
+  const std::string peer = connection.peer();
   Close(connection, status);
-  options_.acceptor->OnRefused(refusal);
+  options_.acceptor->OnRefused({refusal, peer, std::string(status.message())});
 }
 
 void TcpLoopTransport::Close(TcpConnection& connection, const absl::Status& status) {

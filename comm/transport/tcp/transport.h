@@ -56,6 +56,7 @@ class TcpLoopTransport final : public TcpTransport {
 
   void Accept();
   void TakeIn(UniqueFd fd, const SocketAddress& peer);
+  void MakeRoom();
   void PauseAccepting();
   void Serve(const Shared& connection);
   void BeginOn(const Shared& connection);
@@ -95,6 +96,7 @@ class TcpLoopTransport final : public TcpTransport {
   std::vector<Shared> paced_;   // let their messages wait for room on the way
   TrafficCounts closed_;        // of connections that are closed
   absl::Duration accept_again_ = absl::InfiniteDuration();
+  uint64_t shortages_ = 0;
 
   struct Completion {
     SendDone done;
@@ -104,7 +106,6 @@ class TcpLoopTransport final : public TcpTransport {
   std::deque<Shared> failed_;  // their on_failure is still to be called
   std::vector<SendDone> done_;
   std::set<TcpEndpoint*> endpoints_;  // may outlive this
-  uint64_t refused_ = 0;
 };
 
 // An endpoint is one end of a connection. It may outlive the transport.

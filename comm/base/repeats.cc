@@ -1,0 +1,14 @@
+#include "comm/base/repeats.h"
+
+#include <bit>
+
+namespace syncline {
+
+uint64_t Repeats::ToSay(const std::string& kind) {
+  absl::MutexLock lock(&mutex_);
+  const bool has_room = times_.contains(kind) || times_.size() < kMostKinds;
+  const uint64_t times = ++times_[has_room ? kind : ""];
+  return std::has_single_bit(times) ? times : 0;
+}
+
+}  // namespace syncline

@@ -1,0 +1,32 @@
+// Of what happens again and again the 1st, 2nd, 4th, 8th … time is said, so that nobody fills
+// a disk with lines, nor hides one kind behind another.
+//
+//   if (const uint64_t times = repeats_.ToSay(absl::StrCat(host, "\n", reason))) { … }
+//
+// Thread safety: any thread.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <string>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+
+namespace syncline {
+
+class Repeats {
+ public:
+  // What comes after so many kinds counts as one more kind.
+  static constexpr size_t kMostKinds = 4096;
+
+  // How often this kind has come by now, if that is to be said; otherwise 0.
+  uint64_t ToSay(const std::string& kind) ABSL_LOCKS_EXCLUDED(mutex_);
+
+ private:
+  absl::Mutex mutex_;
+  std::map<std::string, uint64_t> times_ ABSL_GUARDED_BY(mutex_);  // by kind
+};
+
+}  // namespace syncline

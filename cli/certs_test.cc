@@ -171,7 +171,7 @@ TEST_F(Certs, IssueMakesOneAndReplacesItOnlyWhenTold) {
   ASSERT_TRUE(IssueInC({.role = "reader", .out = Path("grafana")}).ok());
   EXPECT_THAT(NamesIn(folder_.path()),
               UnorderedElementsAre("c", "grafana.crt", "grafana.key"));
-  EXPECT_EQ(NamesIn(Path("c")).size(), 11u) << "no temporary files";
+  EXPECT_EQ(NamesIn(Path("c")).size(), 12u) << "no temporary files";
 }
 
 TEST_F(Certs, IssueRefusesWhatNobodyCouldUse) {
@@ -210,11 +210,12 @@ TEST_F(Certs, RevokeAddsSerialsToTheList) {
   ExpectUsage(revoke({.serials = {"bert"}}).status(), "'bert'");
   ExpectUsage(revoke({.files = {Path("c/ca.crt")}}).status(), "c/ca.crt");
   EXPECT_THAT(listed(), UnorderedElementsAre(worker, "0A1B"));
-  EXPECT_THAT(Audit("c"),
-              ElementsAre(AllOf(HasSubstr("\"issued\""), HasSubstr("/worker/bert"),
-                                HasSubstr(Facts("c/worker-bert.crt").serial)),
-                          AllOf(HasSubstr("\"revoked\""), HasSubstr(worker)),
-                          AllOf(HasSubstr("\"revoked\""), HasSubstr("0A1B"))));
+  EXPECT_THAT(
+      Audit("c"),
+      ElementsAre(AllOf(HasSubstr("\"issued\""), HasSubstr("/job/bert/role/worker"),
+                        HasSubstr(Facts("c/worker-bert.crt").serial)),
+                  AllOf(HasSubstr("\"revoked\""), HasSubstr(worker)),
+                  AllOf(HasSubstr("\"revoked\""), HasSubstr("0A1B"))));
 }
 
 // Who has the key of an authority can do all without us.

@@ -40,8 +40,8 @@ std::string LongClientHello(size_t bytes) {
   std::string records;
   for (size_t at = 0; at < hello.size(); at += kRecord) {
     const std::string part = hello.substr(at, kRecord);
-    records += {22, 3, 1, static_cast<char>(part.size() >> 8),
-                static_cast<char>(part.size())};
+    records +=
+        {22, 3, 1, static_cast<char>(part.size() >> 8), static_cast<char>(part.size())};
     records += part;
   }
   return records;

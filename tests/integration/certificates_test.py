@@ -123,8 +123,8 @@ class Joining(cluster.CertifiedTest):
         self.assertFalse(os.path.exists(self.path("another/worker-default.key")))
         with open(self.path("certs/audit.log"), encoding="utf-8") as file:
             lines = [json.loads(line) for line in file]
-        self.assertEqual([line["msg"] for line in lines], ["made a token", "issued", "refused"])
-        self.assertIn(lines[1]["serial"], self.assert_runs("certs", "show", "machine/worker-default.crt"))
+        self.assertEqual([line["msg"] for line in lines], ["issued", "made a token", "issued", "refused"])
+        self.assertIn(lines[2]["serial"], self.assert_runs("certs", "show", "machine/worker-default.crt"))
 
     def test_what_it_got_is_for_that_job_and_role_alone_and_can_be_taken_back(self):
         token = self.token(self.answer(), "--role", "worker", "--job", "other")

@@ -62,7 +62,7 @@ CASES = [
     *(Case("10mbit", servers, 40, name="large", elements=50_000_000, codec="onebit:vectors=1", is_restless=True, timeout_seconds=3600)
       for servers in (1, 2)),
     *(Case(rate, servers, steps, name="restless", is_restless=True)
-      for rate, steps in (("10mbit", 12), ("100mbit", 40), ("1gbit", 200)) for servers in (1, 2)),
+      for rate, steps in (("10mbit", 40), ("100mbit", 100), ("1gbit", 400)) for servers in (1, 2)),
 ]  # fmt: skip
 
 

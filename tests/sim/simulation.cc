@@ -418,12 +418,17 @@ absl::Status Run::Check() {
 }
 
 absl::Status Run::CheckTraffic() const {
-  if (faults_ > 0 || updates_ + paces_ > 0) return absl::OkStatus();
-  if (control_.crashes() > 0 || servers_->crashes() > 0) return absl::OkStatus();
+  if (updates_ + paces_ > 0) return absl::OkStatus();
   // Beside each block a question, a note and an acknowledgement; greetings, refusals.
-  // In mode asp the newest views are sent anew, twice: before the end and after it.
-  const double most = job_.training.sync().is_async() ? 1.3 : 1.1;
-  const uint64_t most_messages = (pulls_ ? 8 : 6) * traffic_.blocks() + 200;
+  // In mode asp the newest views are sent anew, twice: before the end and after it, and to
+  // each worker that comes back.
+  const bool is_async = job_.training.sync().is_async();
+  const double most = !is_async ? 1.1 : faults_ == 0 ? 1.3 : 1.5;
+  // Those who are away are greeted and asked all the time.
+  const auto absences =
+      static_cast<uint64_t>(faults_ + control_.crashes() + servers_->crashes());
+  const uint64_t most_messages =
+      (pulls_ ? 8 : 6) * traffic_.blocks() + 200 * (1 + absences);
   const double most_bytes = most * static_cast<double>(traffic_.necessary_bytes());
   if (static_cast<double>(traffic_.bytes()) <= most_bytes &&
       traffic_.messages() <= most_messages) {

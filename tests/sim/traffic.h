@@ -28,14 +28,14 @@ class Traffic {
     const bool is_of_array = header.kind == static_cast<uint16_t>(MessageKind::kState);
     const bool is_first =
         seen_
-            .insert({header.kind, member, connections_[member], header.block, header.step,
-                     is_of_array ? header.samples : 0})
+            .insert({header.kind, member, connections_[member], header.epoch,
+                     header.block, header.step, is_of_array ? header.samples : 0})
             .second;
     if (is_first) necessary_bytes_ += payload_bytes;
   }
 
-  // Of payloads: all, and each seed, contribution and view of a worker once for each time
-  // that it connects to a shard.
+  // Of payloads: all, and each seed, contribution and view of a worker once in each epoch and
+  // for each time that it connects to a shard.
   uint64_t bytes() const { return bytes_; }
   uint64_t necessary_bytes() const { return necessary_bytes_; }
   uint64_t messages() const { return messages_; }
@@ -45,7 +45,8 @@ class Traffic {
   using Member = std::pair<uint32_t, uint32_t>;  // rank, incarnation
 
   std::map<Member, uint64_t> connections_;  // so many so far, to all shards
-  std::set<std::tuple<uint16_t, Member, uint64_t, uint32_t, uint64_t, uint32_t>> seen_;
+  std::set<std::tuple<uint16_t, Member, uint64_t, uint64_t, uint32_t, uint64_t, uint32_t>>
+      seen_;
   uint64_t bytes_ = 0;
   uint64_t necessary_bytes_ = 0;
   uint64_t messages_ = 0;

@@ -1,7 +1,9 @@
 """check=: what all ranks hear of weights or norms that differ, and when they are compared."""
+import contextlib
 import math
 import os
 import random
+import re
 import statistics
 import sys
 import tempfile
@@ -97,9 +99,17 @@ class Check(OptimizerTest):
         begin.assert_called_once_with(optimizer.session)
 
     def test_what_makes_no_sense_is_refused_with_what_is_allowed(self):
-        for check in ("weights", "weights:every=0", "weights:every=-1", "weights:every=1.5", "norms:every=1", "weights:every=99999999999", "",
-                      "grad_norm", "grad_norm:z=0.5", "grad_norm:z=1001", "grad_norm:z=nan", "grad_norm:z=4,every=0", "grad_norm:every=4", "grad_norm:z=4,z=4"):
-            with self.subTest(check), self.assertRaisesRegex(syncline.InvalidArgument, 'must be "weights:every=STEPS" or "grad_norm:z=NUMBER,every=STEPS", with 1 to'):
+        steps, factor = "but must be a whole number from 1 to 1,000,000,000", "but must be a number from 1 to 1,000"
+        weights, norms = 'write "weights:every=STEPS"', 'write "grad_norm:z=NUMBER,every=STEPS"'
+        for check, why in {
+                "norms:every=1": "'norms' is no check; there are \"weights:every=STEPS\" and \"grad_norm:z=NUMBER,every=STEPS\"", "": "'' is no check; there are",
+                "weights": f"lacks every=; {weights}", "weights:every=0": f"every is '0', {steps}", "weights:every=-1": f"every is '-1', {steps}",
+                "weights:every=1.5": f"every is '1.5', {steps}", "weights:every=99999999999": f"every is '99999999999', {steps}",
+                "weights:z=4,every=1": f"'z=4' is no option of weights; {weights}",
+                "grad_norm": f"lacks z=; {norms}", "grad_norm:every=4": f"lacks z=; {norms}", "grad_norm:z=0.5": f"z is '0.5', {factor}",
+                "grad_norm:z=1001": f"z is '1001', {factor}", "grad_norm:z=nan": f"z is 'nan', {factor}", "grad_norm:z=4,every=0": f"every is '0', {steps}",
+                "grad_norm:z=4,z=4": "z is there twice", "grad_norm:z=4,evry=2": f"'evry=2' is no option of grad_norm; {norms}"}.items():
+            with self.subTest(check), self.assertRaisesRegex(syncline.InvalidArgument, f"^check={check!r}: {why}"):
                 self.optimizer(make_model(), check=check)
 
     def test_modes_in_which_weights_differ_are_refused(self):
@@ -157,6 +167,8 @@ class Check(OptimizerTest):
 class FakeSession:
     """Counts steps, and how often it is asked for them."""
 
+    rank = 0
+
     def __init__(self, step=0):
         self.at, self.asked = step, 0
 
@@ -195,6 +207,17 @@ class WhenRanksCompare(unittest.TestCase):
                 check, session = check_of(check, {}), FakeSession(first)
                 check.begin(session)
                 self.assertEqual(self.steps(check, session, 10), expected)
+
+    def test_norms_say_once_from_which_step_on_they_are_judged(self):
+        for first, said in ((0, 330), (95, 420)):
+            with self.subTest(first), self.assertLogs("syncline", "INFO") as logs:
+                check_of("grad_norm:z=6", {}).begin(FakeSession(first))
+            self.assertEqual(logs.output, [f"INFO:syncline:check='grad_norm:z=6' judges from step {said} on: before, in 32 steps, it learns how far "
+                                           "the norms of ranks are apart"])
+        other = FakeSession()
+        other.rank = 1
+        with self.assertNoLogs("syncline", "INFO") if hasattr(self, "assertNoLogs") else contextlib.nullcontext():
+            check_of("grad_norm:z=6", {}).begin(other)
 
     def test_a_step_of_several_calls_counts_once(self):
         check, session = check_of("weights:every=3", {}), FakeSession(2)
@@ -336,14 +359,22 @@ class NormsOfRanks(unittest.TestCase):
                     norms[1] *= factor
                     found = self.usual(ranks).judge(norms)
                     self.assertEqual(found.rank, 1)
-                    self.assertIn("allowed are 4 times that", found.what)
+                    # Both as factors: what it is, and what may be.
+                    said = re.search(r", a factor of ([\d.e+]+); allowed is a factor of ([\d.]+): 4 standard deviations, each a factor of ([\d.]+)$",
+                                     found.what)
+                    self.assertIsNotNone(said, found.what)
+                    is_factor, allowed, deviation = map(float, said.groups())
+                    self.assertGreater(is_factor, allowed)
+                    self.assertAlmostEqual(allowed, deviation ** 4, delta=0.01 * allowed)
+                    if factor:
+                        self.assertAlmostEqual(is_factor, max(factor, 1 / factor), delta=1)
 
     def test_of_two_ranks_both_are_said_and_neither_is_named(self):
         for other in (200.0, 2e-4, 0.0):
             for norms in ([0.2, other], [other, 0.2]):
                 found = self.usual(2).judge(norms)
                 self.assertIsNone(found.rank)
-                self.assertIn(f"rank 0 has {norms[0]:.4g} and rank 1 has {norms[1]:.4g} (of two it cannot be said which is wrong)", found.what)
+                self.assertIn(f"rank 0 has {norms[0]:.4g} and rank 1 has {norms[1]:.4g} (of two it cannot be said which is wrong), a factor of ", found.what)
 
     def test_two_that_have_gradients_of_several_are_two(self):
         found = self.usual(3).judge([None, 0.2, 1e9])
@@ -370,7 +401,7 @@ class NormsOfRanks(unittest.TestCase):
     def test_the_one_rank_that_has_a_gradient_beside_zeros_is_named(self):
         found = self.usual(4).judge([0.0, 0.0, 0.3, 0.0])
         self.assertEqual(found.rank, 2)
-        self.assertIn("rank 2 has 0.3, the median of all is 0;", found.what)
+        self.assertIn("rank 2 has 0.3, the median of all is 0, a factor of 3e+299; allowed is ", found.what)
 
     def test_a_rank_that_was_unlike_others_from_the_start_is_found(self):
         for ranks in (4, 5, 8, 16):

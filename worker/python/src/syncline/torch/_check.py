@@ -11,16 +11,16 @@ from typing import Optional
 import torch
 
 from syncline._asserts import Caller, check_equal, gather
+from syncline._log import logger
 from syncline.errors import Error, InvalidArgument, NotEqual
 from syncline.session import Option, Session
-from syncline.torch._norms import Norms
+from syncline.torch._norms import FEWEST_STEPS, Norms
 from syncline.torch._weight import Weight
 
 _MOST_STEPS = 1_000_000_000
 _MOST_Z = 1000
 _STEPS_OF_NORMS = 10  # where the check names no other number
-_WEIGHTS = re.compile(r"weights:every=(?P<every>\d+)", re.ASCII)
-_NORMS = re.compile(r"grad_norm:z=(?P<z>\d+(?:\.\d+)?)(?:,every=(?P<every>\d+))?", re.ASCII)
+_KINDS = {"weights": '"weights:every=STEPS"', "grad_norm": '"grad_norm:z=NUMBER,every=STEPS"'}  # and how each is written
 
 
 class Check:
@@ -71,10 +71,10 @@ def check_of(check: Option, settings: Mapping[str, Option]) -> Optional[Check]:
     """What `check` says, in a job of these settings. None: no check."""
     if check is None:
         return None
-    made = _made(str(check), settings)
-    if made is None:
-        raise InvalidArgument(f"check={check!r}, but must be \"weights:every=STEPS\" or \"grad_norm:z=NUMBER,every=STEPS\", "
-                              f"with 1 to {_MOST_STEPS:,} steps and a number from 1 to {_MOST_Z:,}")
+    try:
+        made = _made(str(check), settings)
+    except ValueError as error:
+        raise InvalidArgument(f"check={check!r}: {error}") from None
     mode = str(settings.get("mode") or os.environ.get("SYNCLINE_MODE") or "bsp")
     if mode != "bsp":
         raise InvalidArgument(f"check={check!r} with mode={mode!r}: there workers may hold weights of different steps; take mode bsp, "
@@ -82,20 +82,41 @@ def check_of(check: Option, settings: Mapping[str, Option]) -> Optional[Check]:
     return made
 
 
-def _made(check: str, settings: Mapping[str, Option]) -> Optional[Check]:
-    """None when it cannot be read."""
-    given = _WEIGHTS.fullmatch(check) or _NORMS.fullmatch(check)
-    if given is None:
-        return None
-    every = int(given["every"] or _STEPS_OF_NORMS)
-    if not 1 <= every <= _MOST_STEPS:
-        return None
-    if given.re is _WEIGHTS:
+def _made(check: str, settings: Mapping[str, Option]) -> Check:
+    """ValueError says what is wrong with which part of it."""
+    kind, _, rest = check.partition(":")
+    if kind not in _KINDS:
+        raise ValueError(f"{kind!r} is no check; there are {' and '.join(_KINDS.values())}")
+    options = _options_of(kind, rest)
+    every = int(options.get("every", _STEPS_OF_NORMS))
+    if kind == "weights":
         return WeightCheck(check, every)
-    z = float(given["z"])
     # There the job itself leaves out steps that are not finite, on whichever rank.
     leaves_out = settings.get("loss_scaling") not in (None, "none") or settings.get("nonfinite_steps") == "skip"
-    return NormCheck(check, every, Norms(z), leaves_out) if 1 <= z <= _MOST_Z else None
+    return NormCheck(check, every, Norms(options["z"]), leaves_out)
+
+
+def _options_of(kind: str, text: str) -> dict[str, float]:
+    needed = {"weights": "every", "grad_norm": "z"}[kind]
+    allowed = ("every",) if kind == "weights" else ("z", "every")
+    options: dict[str, float] = {}
+    for part in filter(None, text.split(",")):
+        name, _, value = part.partition("=")
+        if name not in allowed:
+            raise ValueError(f"{part!r} is no option of {kind}; write {_KINDS[kind]}")
+        if name in options:
+            raise ValueError(f"{name} is there twice")
+        options[name] = _number(name, value)
+    if needed not in options:
+        raise ValueError(f"lacks {needed}=; write {_KINDS[kind]}")
+    return options
+
+
+def _number(name: str, value: str) -> float:
+    most, form, what = (_MOST_STEPS, r"\d+", "whole number") if name == "every" else (_MOST_Z, r"\d+(\.\d+)?", "number")
+    if not re.fullmatch(form, value, re.ASCII) or not 1 <= float(value) <= most:
+        raise ValueError(f"{name} is {value!r}, but must be a {what} from 1 to {most:,}")
+    return float(value)
 
 
 class WeightCheck(Check):
@@ -127,6 +148,10 @@ class NormCheck(Check):
         """What it remembers is of other steps than what ranks do that stayed."""
         super().begin(session)
         self._norms.keep(0)
+        if session.rank == 0:
+            first = (self._compared // self._every + FEWEST_STEPS + 1) * self._every
+            logger.info("%s judges from step %d on: before, in %d steps, it learns how far the norms of ranks are apart", self._caller.says, first,
+                        FEWEST_STEPS)
 
     def _look(self, weights: Sequence[Weight]) -> None:
         # Their values are asked for later: here that would wait for the GPU.

@@ -68,7 +68,7 @@ class Norms:
             return self._found_of_two(there, logs, spread)
         spread = max(spread, *list(self._spreads)[-_LAST_STEPS:])
         wrong = [rank for rank, distance in distances.items() if distance > self._z * spread]
-        return self._found(wrong, there, _norm_of(median), spread) if wrong else None
+        return self._found(wrong, there, median, spread) if wrong else None
 
     def _found_of_two(self, norms: dict[int, float], logs: dict[int, float], spread: float) -> Optional[Found]:
         spread *= math.sqrt(2)  # of the difference of two
@@ -76,14 +76,20 @@ class Norms:
         if abs(first - second) <= self._z * spread:
             return None
         return Found(None, f"gradient norms differ between ranks, rank {one} has {norms[one]:.4g} and rank {other} has {norms[other]:.4g} (of two it "
-                           f"cannot be said which is wrong); {self._allowed(spread)}")
+                           f"cannot be said which is wrong), {_factor(abs(first - second))}; {self._allowed(spread)}")
 
-    def _found(self, wrong: list[int], norms: dict[int, float], median: float, spread: float) -> Found:
-        return Found(wrong[0], f"gradient norms differ between ranks, rank {wrong[0]} has {norms[wrong[0]]:.4g}, the median of all is {median:.4g}; "
-                               f"{self._allowed(spread)}{_others(wrong)}")
+    def _found(self, wrong: list[int], norms: dict[int, float], log_median: float, spread: float) -> Found:
+        median, distance = _norm_of(log_median), abs(math.log(max(norms[wrong[0]], _SMALLEST)) - log_median)
+        return Found(wrong[0], f"gradient norms differ between ranks, rank {wrong[0]} has {norms[wrong[0]]:.4g}, the median of all is {median:.4g}, "
+                               f"{_factor(distance)}; {self._allowed(spread)}{_others(wrong)}")
 
     def _allowed(self, spread: float) -> str:
-        return f"their standard deviation is {100 * math.expm1(min(spread, 100.0)):.3g} %, allowed are {self._z:g} times that"
+        return f"allowed is {_factor(self._z * spread)}: {self._z:g} standard deviations, each {_factor(spread)}"
+
+
+def _factor(logarithm: float) -> str:
+    """In the words of errors: how far apart two norms are, whichever is larger."""
+    return f"a factor of {math.exp(min(logarithm, 690.0)):.4g}"  # whose digits fit
 
 
 def _deviations(ranks: int) -> float:

@@ -15,6 +15,8 @@ import torch
 from host_support import COUNT
 from syncline.torch import HookState, _host_wire as wire
 from syncline.torch._host_hub import Hub
+from syncline.torch._host_listener import Listener
+from syncline.torch._host_place import HostPlace
 from syncline.torch._host_session import HostSession, join
 
 
@@ -384,6 +386,27 @@ class WhatIsRefused(host_support.Ranks):
             self.assertEqual(other.wait(), 7, other.text())
             self.assertRegex(other.text(), "JobRefused: job '.*' has each worker for itself, and not hosts with 4 ranks together: `syncline run` wants")
         first.kill()
+
+
+class OfALeaderThatIsGone(unittest.TestCase):
+    def test_a_rank_that_sends_hears_that_and_not_how_the_pipe_broke(self):
+        class Broken:
+            def send(self, *_):
+                raise BrokenPipeError(32, "Broken pipe")
+
+            def has_news(self, _):
+                return True
+
+            def receive(self):
+                raise ConnectionResetError(104, "Connection reset by peer")
+
+        listener = Listener.__new__(Listener)
+        listener._listen(HostPlace(1, 2, 0, 1, 0, 2), patience=1.0)
+        listener._link, listener._weights_region = Broken(), object()
+        with self.assertRaisesRegex(syncline.Dropped, "rank 0, which sends for all ranks of this host, is gone") as raised:
+            listener._send(b"a gradient")
+        self.assertIsNone(raised.exception.__context__)
+        listener._link = None
 
 
 if __name__ == "__main__":

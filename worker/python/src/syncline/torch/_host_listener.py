@@ -72,12 +72,16 @@ class Listener(Session):
             try:
                 return link.send(message, descriptors)
             except socket.timeout:  # the leader does not read now
-                with self._lock:
-                    self._check_joined(life)
-                    heard = time.monotonic() if self._read() else heard
-                self._check_heard(heard)
+                is_over = False
             except OSError:
+                is_over = True
+            # Outside of the handlers: how the pipe broke says nobody anything.
+            if is_over:
                 return self._read_why(life)
+            with self._lock:
+                self._check_joined(life)
+                heard = time.monotonic() if self._read() else heard
+            self._check_heard(heard)
 
     def _await(self, is_there: Any, deadline: Optional[float], what: str, life: Optional[int] = None) -> None:
         """Reads messages until it is there. So that Python handles signals, no call blocks for long."""

@@ -44,12 +44,46 @@ std::string Line(const Json& goal) {
   return line + "\n";
 }
 
+std::string AnswerLines(const Json& answers) {
+  if (!answers.is_object()) return "";
+  std::string lines = absl::StrCat("  answers ", Printable(answers.value("setting", "")),
+                                   ": ", Printable(answers.value("state", "")), "\n");
+  const std::string last = Printable(answers.value("last", ""));
+  if (last.empty()) return lines;
+  absl::StrAppendFormat(&lines, "  the last one, %.0f min ago: %s\n",
+                        answers.value("last_age_seconds", 0.0) / 60, last);
+  return lines;
+}
+
 }  // namespace
 
 std::string GoalLines(const Json& job) {
   std::string lines;
   for (const Json& goal : job.value("goals", Json::array())) lines += Line(goal);
-  return lines;
+  return lines + AnswerLines(job.value("answers", Json()));
+}
+
+GoalsInShort ShortGoalLine(const Json& job) {
+  GoalsInShort goals;
+  for (const Json& goal : job.value("goals", Json::array())) {
+    absl::StrAppendFormat(
+        &goals.line, "%s%s%s%.6g ", goals.line.empty() ? "" : "; ",
+        Printable(goal.value("goal", "")),
+        goal.value("at_least", false) ? ">=" : "<=", goal.value("limit", 0.0));
+    goals.is_any_missed = goals.is_any_missed || goal.value("missed", false);
+    const auto now = goal.find("now");
+    if (now == goal.end() || !now->is_number()) {
+      goals.line += "no figure yet";
+      continue;
+    }
+    const double left = goal.value("budget_left", 1.0);
+    absl::StrAppendFormat(&goals.line, "%s, %.4g now, ",
+                          StateOf(goal, now->get<double>()), now->get<double>());
+    goals.line +=
+        left <= 0 ? "budget spent" : absl::StrFormat("budget %.0f %%", 100 * left);
+  }
+  if (!goals.line.empty()) goals.line.insert(0, "goals: ");
+  return goals;
 }
 
 }  // namespace syncline

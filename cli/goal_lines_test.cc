@@ -50,5 +50,37 @@ TEST(GoalLines, SayNothingOfNoGoalAndLittleBeforeTheFirstFigure) {
             "  goal participation >= 0.9: no figure yet\n");
 }
 
+TEST(GoalLines, SayWhatMayBeDoneAndWhatWasDone) {
+  const auto answers = nlohmann::json::parse(R"({"answers": {
+      "setting": "exclude_straggler", "given": {"exclude_straggler": 1}, "state": "x",
+      "last": "", "last_age_seconds": 0}, "goals": []})");
+  EXPECT_EQ(GoalLines(answers), "  answers exclude_straggler: x\n");
+  auto given = answers;
+  given["answers"]["last"] = "worker 1 (b:17) was slow\n";
+  given["answers"]["last_age_seconds"] = 130;
+  EXPECT_EQ(GoalLines(given),
+            "  answers exclude_straggler: x\n"
+            "  the last one, 2 min ago: worker 1 (b:17) was slow\\x0a\n");
+  EXPECT_EQ(GoalLines({{"answers", nullptr}}), "");
+}
+
+TEST(GoalLines, InOneLineSayWhetherAnyIsMissed) {
+  const auto job = nlohmann::json::parse(R"({"goals": [
+      {"goal": "samples_per_s", "at_least": true, "limit": 2000, "now": 2140.5,
+       "missed": false, "budget_left": 0.97},
+      {"goal": "step_p95_ms", "at_least": false, "limit": 150, "now": 163.25,
+       "missed": true, "budget_left": 0},
+      {"goal": "participation", "at_least": true, "limit": 0.9, "now": null}]})");
+  const GoalsInShort goals = ShortGoalLine(job);
+  EXPECT_EQ(
+      goals.line,
+      "goals: samples_per_s>=2000 met, 2140 now, budget 97 %; step_p95_ms<=150 missed, "
+      "163.2 now, budget spent; participation>=0.9 no figure yet");
+  EXPECT_TRUE(goals.is_any_missed);
+  const GoalsInShort none = ShortGoalLine(nlohmann::json::object());
+  EXPECT_EQ(none.line, "");
+  EXPECT_FALSE(none.is_any_missed);
+}
+
 }  // namespace
 }  // namespace syncline

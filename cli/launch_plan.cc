@@ -7,7 +7,9 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 #include "cli/flags.h"
+#include "cli/launch_answers.h"
 #include "comm/base/check.h"
 #include "comm/base/failure.h"
 #include "comm/base/limits.h"
@@ -208,7 +210,9 @@ absl::Status CheckSettings(const RunOptions& options) {
     if (value.empty()) continue;
     const absl::Status fits = SetJobSetting(setting, value, settings);
     if (fits.ok()) continue;
-    return Usage(absl::StrCat(FlagOf(setting), ": ", std::string(fits.message())));
+    absl::string_view why = fits.message();  // which may begin with the setting's name
+    absl::ConsumePrefix(&why, absl::StrCat(std::string(setting.name), ": "));
+    return Usage(absl::StrCat(FlagOf(setting), ": ", why));
   }
   return absl::OkStatus();
 }
@@ -427,6 +431,8 @@ absl::StatusOr<LaunchPlan> MakeLaunchPlan(const RunOptions& options,
     return Usage(absl::StrCat("--min-workers ", plan.min_workers, " is more than the ",
                               sizes.world, " workers of the job"));
   }
+  RunOptions told = options;
+  SYNCLINE_ASSIGN_OR_RETURN(told.settings["answers"], AnswersFor(options, plan));
   plan.starts_coordinator = options.coordinator.empty();
   plan.servers =
       options.servers >= 0 ? options.servers : (plan.starts_coordinator ? 1 : 0);
@@ -455,7 +461,7 @@ absl::StatusOr<LaunchPlan> MakeLaunchPlan(const RunOptions& options,
     const int show = tee.Of(worker.rank);
     worker.out = shown.Of(local, OutputOf(kStdout, log, show));
     worker.err = shown.Of(local, OutputOf(kStderr, log, show));
-    worker.env = WorkerEnvironment(options, sizes, local);
+    worker.env = WorkerEnvironment(told, sizes, local);
     // With its unit, whichever way the user wrote it.
     worker.env.emplace_back("SYNCLINE_FAILURE_TIMEOUT",
                             absl::FormatDuration(plan.failure_timeout));

@@ -268,6 +268,27 @@ TEST(LaunchPlan, GoesOnWhileTheWorkersOfTheFewestHostsAreLeft) {
   EXPECT_FALSE(IsOneNode("1:3") || IsOneNode("2"));
 }
 
+TEST(LaunchPlan, TellsHowManyWorkersHaveToStayWhenOneIsExcluded) {
+  RunOptions options = Program();
+  options.workers = 4;
+  options.settings["answers"] = "exclude_straggler,factor=3";
+  const auto answers = [&] {
+    const auto plan = MakeLaunchPlan(options, {});
+    EXPECT_TRUE(plan.ok()) << plan.status();
+    return EnvironmentOf(plan->workers[0]).at("SYNCLINE_ANSWERS");
+  };
+  options.max_restarts = 1;
+  EXPECT_EQ(answers(), "exclude_straggler,factor=3") << "the program's own half";
+  options.min_workers = 3;
+  EXPECT_EQ(answers(), "exclude_straggler,factor=3,min_workers=3");
+  options.settings["answers"] = "exclude_straggler,min_workers=2";
+  EXPECT_EQ(answers(), "exclude_straggler,min_workers=2");
+  options.min_workers = 0;
+  options.max_restarts = 0;
+  options.settings["answers"] = "staleness<=8";
+  EXPECT_EQ(answers(), "staleness<=8") << "nobody is taken out";
+}
+
 TEST(LaunchPlan, TellsWorkersTheirRoleAndAddress) {
   RunOptions options = Program();
   EXPECT_EQ(EnvironmentOf(MakeLaunchPlan(options, {})->workers[0]).at("ROLE_NAME"),
@@ -396,6 +417,11 @@ TEST(LaunchPlan, RefusesFlagsThatContradictEachOther) {
   refused([](RunOptions& o) { o.servers = 0, o.local_aggregation = true; },
           "--local-aggregation is of servers");
   refused([](RunOptions& o) { o.min_workers = 2; }, "--min-workers");
+  refused([](RunOptions& o) { o.workers = 2, o.settings["answers"] = "codec"; },
+          "--answers: 'codec' is no answer");
+  refused(
+      [](RunOptions& o) { o.workers = 2, o.settings["answers"] = "exclude_straggler"; },
+      "say with --min-workers how many are to stay");
   refused([](RunOptions& o) { o.engine_threads = 65; }, "--engine-threads");
   refused([](RunOptions& o) { o.failure_timeout = "soon"; }, "--failure-timeout");
   refused([](RunOptions& o) { o.failure_timeout = "1ms"; }, "failure timeout");

@@ -11,7 +11,7 @@
 #include "comm/base/failure.h"
 #include "comm/base/status.h"
 #include "comm/base/sync_mode.h"
-#include "comm/job/goals.h"
+#include "comm/job/job_settings.h"
 #include "comm/rpc/channel.h"
 #include "comm/rpc/status.h"
 #include "proto/coordinator.grpc.pb.h"
@@ -30,6 +30,7 @@ struct UpdateOptions {
   std::vector<std::string> schedule_options;
   std::string mode;
   std::optional<std::string> goals;
+  std::optional<std::string> answers;
   std::string coordinator;
   TlsOptions tls;
 };
@@ -47,13 +48,28 @@ void Write(const OptionValues& values, Field& field) {
   }
 }
 
+// Of the job's settings those two may change.
+absl::StatusOr<std::optional<std::string>> SettingOf(
+    std::string_view name, const std::optional<std::string>& given) {
+  if (!given) return given;
+  // A shell's variable that is not set must not take them away.
+  if (given->empty()) {
+    return Usage(absl::StrCat("--", std::string(name), " is empty; write none for no ",
+                              std::string(name)));
+  }
+  JobSettings settings;
+  const absl::Status known = SetJobSetting(*FindJobSetting(name), *given, settings);
+  if (!known.ok()) return Usage(std::string(known.message()));
+  return given;
+}
+
 absl::StatusOr<JobChange> ChangeOf(const UpdateOptions& options) {
   if (options.job.empty()) return Usage("update needs the name of a running job");
   if (options.options.empty() && options.schedule.empty() && options.mode.empty() &&
-      !options.goals) {
+      !options.goals && !options.answers) {
     return Usage(
-        "nothing to change: give --option lr=1e-4, --schedule cosine, --mode ssp:4 or "
-        "--goals 'step_p95_ms<=150'");
+        "nothing to change: give --option lr=1e-4, --schedule cosine, --mode ssp:4, "
+        "--goals 'step_p95_ms<=150' or --answers exclude_straggler");
   }
   if (options.schedule.empty() && !options.schedule_options.empty()) {
     return Usage("--schedule-option needs --schedule: a schedule is replaced as a whole");
@@ -64,13 +80,8 @@ absl::StatusOr<JobChange> ChangeOf(const UpdateOptions& options) {
     SYNCLINE_ASSIGN_OR_RETURN(change.mode, ParseModeText(options.mode));
     SYNCLINE_RETURN_IF_ERROR(ParseSyncMode(*change.mode).status());
   }
-  if (options.goals) {
-    // A shell's variable that is not set must not take them away.
-    if (options.goals->empty()) return Usage("--goals is empty; write none for no goals");
-    const absl::Status known = ParseGoals(*options.goals).status();
-    if (!known.ok()) return Usage(std::string(known.message()));
-    change.goals = options.goals;
-  }
+  SYNCLINE_ASSIGN_OR_RETURN(change.goals, SettingOf("goals", options.goals));
+  SYNCLINE_ASSIGN_OR_RETURN(change.answers, SettingOf("answers", options.answers));
   if (options.schedule.empty()) return change;
   NamedOptions& schedule = change.schedule.emplace();
   schedule.name = options.schedule;
@@ -92,7 +103,12 @@ absl::StatusOr<int> Update(const UpdateOptions& options) {
   if (is_of_training) {
     std::cout << "the new options hold from epoch " << changed.epoch << " on\n";
   } else {
-    std::cout << "the new goals hold from now on\n";
+    const bool has_both = change.goals && change.answers;
+    std::cout << "the new "
+              << (has_both       ? "goals and answers"
+                  : change.goals ? "goals"
+                                 : "answers")
+              << " hold from now on\n";
   }
   for (const std::string& one : changed.changes) std::cout << "  " << one << "\n";
   return kExitDone;
@@ -119,6 +135,7 @@ absl::StatusOr<JobChanged> UpdateRunningJob(const std::string& coordinator,
     Write(change.mode->values, *request.mutable_mode()->mutable_options());
   }
   if (change.goals) request.set_goals(*change.goals);
+  if (change.answers) request.set_answers(*change.answers);
   const auto stub = v1::Coordinator::NewStub(channel);
   grpc::ClientContext context;
   SetDeadline(context, kTimeout);
@@ -149,6 +166,9 @@ void AddUpdate(CLI::App& app, Command* selected) {
       "be ahead of the slowest, 0 to 64; bsp: ssp:0");
   update->add_option("--goals", options->goals,
                      "In place of the job's goals: as of syncline run; none: no goals");
+  update->add_option("--answers", options->answers,
+                     "In place of what the coordinator may do when goals are missed; "
+                     "none: nothing");
   AddCoordinatorFlag(*update, &options->coordinator);
   AddTlsFlags(*update, &options->tls);
   update->callback([=] { *selected = [options] { return Asking(*options, Update); }; });

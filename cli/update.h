@@ -3,7 +3,7 @@
 //   syncline update resnet --option lr=1e-4 --schedule cosine
 //     --schedule-option total_steps=1000
 //   syncline update resnet --mode ssp:4
-//   syncline update resnet --goals 'step_p95_ms<=150'
+//   syncline update resnet --goals 'step_p95_ms<=150' --answers exclude_straggler
 #pragma once
 
 #include <cstdint>
@@ -25,6 +25,7 @@ struct JobChange {
   std::optional<NamedOptions> schedule = std::nullopt;
   std::optional<NamedOptions> mode = std::nullopt;
   std::optional<std::string> goals = std::nullopt;
+  std::optional<std::string> answers = std::nullopt;
 };
 
 struct JobChanged {

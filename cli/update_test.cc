@@ -142,8 +142,20 @@ TEST_F(UpdateCommand, SendsGoalsWhichHoldFromNowOn) {
   EXPECT_FALSE(coordinator_.request().has_goals());
 }
 
+TEST_F(UpdateCommand, SendsAnswers) {
+  coordinator_.Change({"answers from none to staleness<=8"});
+  ASSERT_EQ(Run({"resnet", "--answers", "staleness<=8"}), 0) << err_;
+  EXPECT_EQ(coordinator_.request().answers(), "staleness<=8");
+  EXPECT_FALSE(coordinator_.request().has_goals());
+  EXPECT_THAT(out_, HasSubstr("the new answers hold from now on\n"));
+}
+
 TEST_F(UpdateCommand, AsksNobodyForGoalsThatMakeNoSense) {
   coordinator_.Answer(absl::InternalError("was asked"));
+  EXPECT_EQ(Run({"resnet", "--answers", ""}), kExitUsage);
+  EXPECT_THAT(err_, HasSubstr("write none for no answers"));
+  EXPECT_EQ(Run({"resnet", "--answers", "codec"}), kExitUsage);
+  EXPECT_THAT(err_, HasSubstr("'codec' is no answer"));
   EXPECT_EQ(Run({"resnet", "--goals", ""}), kExitUsage);
   EXPECT_THAT(err_, HasSubstr("write none for no goals"));
   EXPECT_EQ(Run({"resnet", "--goals", "step_p95<=150"}), kExitUsage);

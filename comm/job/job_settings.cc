@@ -112,6 +112,10 @@ std::string CanonicalCodecs(std::string_view codec) { return CanonicalTransfer(c
 
 absl::Status CheckGoals(const std::string& goals) { return ParseGoals(goals).status(); }
 
+absl::Status CheckAnswers(const std::string& answers) {
+  return ParseAnswers(answers).status();
+}
+
 const JobSetting* FindJobSetting(std::string_view name) {
   const auto found = std::ranges::find(kJobSettings, name, &JobSetting::name);
   return found == kJobSettings.end() ? nullptr : &*found;

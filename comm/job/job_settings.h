@@ -25,6 +25,7 @@
 #include <variant>
 
 #include "absl/status/status.h"
+#include "comm/job/answers.h"
 #include "comm/job/checkpoint_every.h"
 #include "comm/job/checkpoint_name.h"
 #include "comm/job/goals.h"
@@ -38,7 +39,8 @@ struct JobSettings {
   uint32_t checkpoint_keep = 3;
   std::string resume = "auto";
   std::string durability = "none";
-  std::string goals = "none";  // goals.h
+  std::string goals = "none";    // goals.h
+  std::string answers = "none";  // answers.h
 
   bool operator==(const JobSettings&) const = default;
 };
@@ -75,6 +77,7 @@ absl::Status CheckPushCodec(const std::string& codec);
 absl::Status CheckPublishCodec(const std::string& codec);
 std::string CanonicalCodecs(std::string_view codec);
 absl::Status CheckGoals(const std::string& goals);
+absl::Status CheckAnswers(const std::string& answers);
 
 inline constexpr std::array<std::string_view, 3> kDurabilities = {"none", "disk", "peer"};
 
@@ -123,6 +126,12 @@ inline constexpr std::array kJobSettings = {
                           "budget=SHARE (docs/goals.md)",
                .check = CheckGoals,
                .canonical = CanonicalGoals},
+    JobSetting{.name = "answers",
+               .member = &JobSettings::answers,
+               .meaning = "what the coordinator may do when goals are missed: "
+                          "exclude_straggler, staleness<=N (docs/goals.md)",
+               .check = CheckAnswers,
+               .canonical = CanonicalAnswers},
 };
 
 // Null when there is none of that name.

@@ -157,6 +157,16 @@ Json ToJson(const v1::GoalStatus& goal) {
            goal.has_missed_in_seconds() ? Json(goal.missed_in_seconds()) : Json()}};
 }
 
+Json ToJson(const v1::AnswersStatus& answers) {
+  Json given = Json::object();
+  for (const auto& [kind, count] : answers.given()) given[kind] = count;
+  return {{"setting", answers.setting()},
+          {"given", std::move(given)},
+          {"last", answers.last()},
+          {"last_age_seconds", answers.last_age_seconds()},
+          {"state", answers.state()}};
+}
+
 Json ToJson(const v1::JobStatus& job) {
   return {{"job", job.job()},
           {"name", job.name()},
@@ -186,6 +196,7 @@ Json ToJson(const v1::JobStatus& job) {
           {"training_servers", job.training_servers()},
           {"recoveries", ToJson(job.recoveries())},
           {"goals", ToList(job.goals())},
+          {"answers", job.has_answers() ? ToJson(job.answers()) : Json()},
           {"events", ToList(job.events())},
           {"members", ToList(job.members())},
           {"server_phases", ToList(job.server_phases())}};

@@ -147,6 +147,7 @@ TEST(StatusAsJson, LeavesNothingOut) {
   job.add_members();
   job.add_backups();
   job.add_goals();
+  (*job.mutable_answers()->mutable_given())["staleness"] = 3;
   reply.add_servers()->set_lost_seconds(1);
   const auto json = nlohmann::json::parse(StatusAsJson(reply));
   const auto expect_all = [](const google::protobuf::Message& message,
@@ -162,6 +163,8 @@ TEST(StatusAsJson, LeavesNothingOut) {
   expect_all(job.members(0), json["jobs"][0]["members"][0]);
   expect_all(job.backups(0), json["jobs"][0]["backups"][0]);
   expect_all(job.goals(0), json["jobs"][0]["goals"][0]);
+  expect_all(job.answers(), json["jobs"][0]["answers"]);
+  EXPECT_EQ(json["jobs"][0]["answers"]["given"]["staleness"], 3);
   expect_all(job.recoveries(), json["jobs"][0]["recoveries"]);
   job.add_records();
   expect_all(job.records(0).progress(),

@@ -36,6 +36,10 @@ GoalFamilies::GoalFamilies(prometheus::Registry& registry)
       seconds(prometheus::BuildCounter()
                   .Name("syncline_goal_seconds_total")
                   .Help("Time in which a goal was met, and missed.")
+                  .Register(registry)),
+      answers(prometheus::BuildCounter()
+                  .Name("syncline_goal_answers_total")
+                  .Help("What the coordinator did by itself as goals were missed.")
                   .Register(registry)) {}
 
 struct GoalSeries::OfGoal {
@@ -101,9 +105,20 @@ struct GoalSeries::OfGoal {
 GoalSeries::GoalSeries(const GoalFamilies& families, std::string job_name)
     : families_(families), job_name_(std::move(job_name)) {}
 
-GoalSeries::~GoalSeries() = default;
+GoalSeries::~GoalSeries() {
+  for (const auto& [kind, given] : answers_) families_.answers.Remove(given);
+}
 
-void GoalSeries::Show(const std::vector<GoalView>& goals) {
+void GoalSeries::Show(const JobView& job) {
+  const std::vector<GoalView>& goals = job.goals;
+  for (const auto& [kind, count] :
+       job.answers ? job.answers->given : std::map<std::string, uint64_t>()) {
+    Counter*& given = answers_[kind];
+    if (given == nullptr) {
+      given = &families_.answers.Add({{"job_name", job_name_}, {"answer", kind}});
+    }
+    GrowTo(*given, static_cast<double>(count));
+  }
   std::erase_if(goals_, [&](const auto& known) {
     return std::ranges::none_of(goals, [&](const GoalView& goal) {
       return GoalName(goal.goal.kind) == known.first;

@@ -1,5 +1,6 @@
 // The series of a job's goals (docs/goals.md), and the families that they are in: nine for
-// each goal, of which there are four at most. For job_metrics.cc alone.
+// each goal, of which there are four at most, and one for each kind of answer. For
+// job_metrics.cc alone.
 //
 // Thread safety: none but that of prometheus-cpp.
 #pragma once
@@ -27,6 +28,7 @@ struct GoalFamilies {
   prometheus::Family<prometheus::Gauge>& missed_windows;
   prometheus::Family<prometheus::Gauge>& will_be_missed;
   prometheus::Family<prometheus::Counter>& seconds;
+  prometheus::Family<prometheus::Counter>& answers;
 };
 
 // Of one job; they end with this, and with the goal.
@@ -37,7 +39,7 @@ class GoalSeries {
   GoalSeries(const GoalSeries&) = delete;
   GoalSeries& operator=(const GoalSeries&) = delete;
 
-  void Show(const std::vector<GoalView>& goals);
+  void Show(const JobView& job);
 
  private:
   struct OfGoal;
@@ -45,6 +47,7 @@ class GoalSeries {
   const GoalFamilies& families_;
   const std::string job_name_;
   std::map<std::string, std::unique_ptr<OfGoal>> goals_;  // by name
+  std::map<std::string, prometheus::Counter*> answers_;   // by kind
 };
 
 }  // namespace syncline

@@ -57,10 +57,10 @@ constexpr Figure kCounters[] = {
      [](Viewed job) -> Value { return static_cast<double>(job.left_out); }},
 };
 
-constexpr std::array<EpochCause, 8> kCauses = {
-    EpochCause::kBegin,  EpochCause::kJoin,       EpochCause::kLeave,
-    EpochCause::kDeath,  EpochCause::kSettings,   EpochCause::kCheckpoint,
-    EpochCause::kServer, EpochCause::kCoordinator};
+constexpr std::array<EpochCause, 9> kCauses = {
+    EpochCause::kBegin,  EpochCause::kJoin,        EpochCause::kLeave,
+    EpochCause::kDeath,  EpochCause::kSettings,    EpochCause::kCheckpoint,
+    EpochCause::kServer, EpochCause::kCoordinator, EpochCause::kAnswer};
 
 bool IsOver(const JobView& job) { return job.phase == "over" || job.phase == "failed"; }
 
@@ -156,7 +156,7 @@ struct JobMetrics::Series {
     for (size_t i = 0; i < counters.size(); ++i) {
       GrowTo(*counters[i], kCounters[i].value(job).value_or(0));
     }
-    goals.Show(job.goals);
+    goals.Show(job);
     staleness->Set(static_cast<double>(job.staleness));
     GrowTo(*written, static_cast<double>(job.checkpoint.written));
     GrowTo(*failed, static_cast<double>(job.checkpoint.failed));

@@ -119,6 +119,22 @@ TEST_F(JobMetricsTest, OfGoalsComeAndGoWithThem) {
   EXPECT_THAT(Shown(), Not(HasSubstr("syncline_goal_limit{")));
 }
 
+TEST_F(JobMetricsTest, OfAnswersEndWithTheirJob) {
+  JobView job = Job(1, "bert");
+  metrics_.Show({.jobs = {job}});
+  EXPECT_THAT(Shown(), Not(HasSubstr("syncline_goal_answers_total{")));
+  job.answers = AnswersView{.given = {{"exclude_straggler", 1}, {"staleness", 0}}};
+  metrics_.Show({.jobs = {job}});
+  EXPECT_THAT(Shown(),
+              HasSubstr("syncline_goal_answers_total{answer=\"exclude_straggler\","
+                        "job_name=\"bert\"} 1\n"));
+  EXPECT_THAT(Shown(), HasSubstr("syncline_goal_answers_total{answer=\"staleness\","
+                                 "job_name=\"bert\"} 0\n"));
+  job.phase = "over";
+  metrics_.Show({.jobs = {job}});
+  EXPECT_THAT(Shown(), Not(HasSubstr("syncline_goal_answers_total{")));
+}
+
 TEST_F(JobMetricsTest, OfASuccessorOfTheSameNameBeginAnew) {
   metrics_.Show({.jobs = {Job(1, "bert")}});
   JobView next = Job(2, "bert");

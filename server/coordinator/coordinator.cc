@@ -54,6 +54,8 @@ CoordinatorOutputs Coordinator::Impl::Apply(const CoordinatorInput& input,
     OnCreate(*create);
   } else if (const auto* drain = std::get_if<DrainServer>(&input)) {
     OnDrain(*drain);
+  } else if (const auto* exclude = std::get_if<ExcludeWorker>(&input)) {
+    OnExclude(*exclude);
   } else if (const auto* exit = std::get_if<WorkerExit>(&input)) {
     OnExit(*exit);
   } else if (const auto* stop = std::get_if<LauncherStop>(&input)) {
@@ -347,6 +349,7 @@ void Coordinator::Impl::OnTick() {
   for (const ConnectionId connection : declarations_.WhoWaits()) MaybeAdmit(connection);
   ForgetFinishedJobs();
   WatchGoals();
+  AnswerGoals();
 }
 
 void Coordinator::Impl::ForgetFinishedJobs() {
@@ -388,6 +391,12 @@ void Coordinator::Impl::OnCreate(const CreateCheckpoint& create) {
   const absl::StatusOr<uint64_t> finished = job->CreateCheckpoint(outputs_);
   outputs_.push_back(CallAnswer{.status = finished.status(),
                                 .finished_checkpoints = finished.value_or(0)});
+}
+
+void Coordinator::Impl::OnExclude(const ExcludeWorker& exclude) {
+  Job* job = FindForCaller(exclude.job);
+  if (job == nullptr) return;
+  outputs_.push_back(CallAnswer{job->Exclude(exclude, now_, outputs_)});
 }
 
 void Coordinator::Impl::OnExit(const WorkerExit& exit) {
@@ -459,6 +468,7 @@ CoordinatorView Coordinator::Impl::View(absl::Duration now) const {
   for (const auto& [name, job] : jobs_) {
     JobView& shown = view.jobs.emplace_back(job->View(now, lost));
     shown.goals = ViewGoals(shown.job, now);
+    shown.answers = ViewAnswers(*job, now);
     if (!job->IsOver() && !job->HasServers()) {
       shown.attached_servers = static_cast<uint32_t>(ServersAttached());
     }

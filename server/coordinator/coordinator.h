@@ -230,10 +230,11 @@ struct UpdateJob {
   std::string job = {};
   OptionValues optimizer = {};  // new values; others stay
   std::optional<NamedOptions> schedule = std::nullopt;
-  std::optional<NamedOptions> mode = std::nullopt;  // mode_change.h
-  std::optional<std::string> goals = std::nullopt;  // comm/job/goals.h
+  std::optional<NamedOptions> mode = std::nullopt;    // mode_change.h
+  std::optional<std::string> goals = std::nullopt;    // comm/job/goals.h
+  std::optional<std::string> answers = std::nullopt;  // comm/job/answers.h
 
-  // Goals alone change nothing that servers and workers know.
+  // Goals and answers change nothing that servers and workers know.
   bool IsOfTraining() const { return !optimizer.empty() || schedule || mode; }
 };
 // A checkpoint of a running job.
@@ -244,6 +245,13 @@ struct CreateCheckpoint {
 struct DrainServer {
   std::string server = {};  // its name, or its number
   bool force = false;       // also where a job would fail, or stand still
+};
+// A worker is taken out of its job, as a straggler would be (goal_answers.h), at any time:
+// for whoever drives the machine (tests/sim).
+struct ExcludeWorker {
+  std::string job = {};
+  uint32_t rank = 0;
+  std::string why = {};
 };
 // A worker's process has failed, says its launcher: words of somebody else.
 struct WorkerExit {
@@ -264,9 +272,9 @@ struct LauncherStop {
   bool of_this_job_alone = false;  // whoever says so may speak for no other
 };
 
-using CoordinatorInput =
-    std::variant<FromMember, Tick, UpdateJob, CreateCheckpoint, DrainServer, WorkerExit,
-                 LauncherStop, Prepared, CheckpointAnswer, Start>;
+using CoordinatorInput = std::variant<FromMember, Tick, UpdateJob, CreateCheckpoint,
+                                      DrainServer, ExcludeWorker, WorkerExit,
+                                      LauncherStop, Prepared, CheckpointAnswer, Start>;
 
 // ---- What the coordinator says ----
 

@@ -1,7 +1,8 @@
 // The coordinator's parts, for the files that implement it: coordinator.cc,
 // coordinator_admission.cc for how workers come to their jobs, coordinator_drain.cc for
-// servers that are to end, coordinator_goals.cc for what jobs are meant to reach, and
-// coordinator_restore.cc for what outlives it.
+// servers that are to end, coordinator_goals.cc for what jobs are meant to reach,
+// coordinator_answers.cc for what is done about that, and coordinator_restore.cc for what
+// outlives it.
 #pragma once
 
 #include <map>
@@ -12,6 +13,7 @@
 
 #include "server/coordinator/coordinator.h"
 #include "server/coordinator/declarations.h"
+#include "server/coordinator/goal_answers.h"
 #include "server/coordinator/goal_watch.h"
 #include "server/coordinator/growing_numbers.h"
 #include "server/coordinator/job.h"
@@ -102,6 +104,7 @@ class Coordinator::Impl {
   void OnUpdate(const UpdateJob& update);
   void OnCreate(const CreateCheckpoint& create);
   void OnDrain(const DrainServer& order);
+  void OnExclude(const ExcludeWorker& exclude);
   void OnExit(const WorkerExit& exit);
   void OnStop(const LauncherStop& stop);
   absl::StatusOr<Server*> FindServer(const std::string& asked);
@@ -131,6 +134,10 @@ class Coordinator::Impl {
   void ForgetFinishedJobs();
   void WatchGoals();
   std::vector<GoalView> ViewGoals(uint32_t job, absl::Duration now) const;
+  void AnswerGoals();
+  void LookForAnswer(Job& job, GoalAnswers& answers);
+  absl::Status Give(const Answer& answer, Job& job);
+  std::optional<AnswersView> ViewAnswers(const Job& job, absl::Duration now) const;
   void ForgetUnusedNames();
   // Those that take places, by number.
   std::vector<JobServer> AttachedServers() const;
@@ -156,6 +163,12 @@ class Coordinator::Impl {
     GoalWatch watch;
   };
   std::map<uint32_t, Watched> watched_;  // jobs that have goals
+  struct Answering {
+    std::string setting;
+    GoalAnswers answers;
+  };
+  std::map<uint32_t, Answering> answering_;  // jobs whose coordinator may do something
+  absl::Duration answered_at_ = -absl::InfiniteDuration();
 
   // Of the Apply under way.
   absl::Duration now_;

@@ -9,11 +9,11 @@ namespace syncline {
 namespace {
 
 // By EventKind.
-constexpr std::array<std::string_view, 15> kNames = {
-    "join",     "leave",  "death",      "exit",        "epoch",
-    "settings", "codec",  "checkpoint", "recovery",    "stall",
-    "server",   "backup", "end",        "coordinator", "goal"};
-static_assert(kNames.size() == static_cast<size_t>(EventKind::kGoal) + 1);
+constexpr std::array<std::string_view, 16> kNames = {
+    "join",  "leave",       "death",    "exit",  "epoch",  "settings",
+    "codec", "checkpoint",  "recovery", "stall", "server", "backup",
+    "end",   "coordinator", "goal",     "answer"};
+static_assert(kNames.size() == static_cast<size_t>(EventKind::kAnswer) + 1);
 
 }  // namespace
 

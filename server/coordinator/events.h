@@ -31,6 +31,7 @@ enum class EventKind : uint8_t {
   kEnd,          // of the job
   kCoordinator,  // it was started
   kGoal,         // one is missed, is met again, or will be missed (goal_watch.h)
+  kAnswer,       // what the coordinator did about that by itself (goal_answers.h)
 };
 
 // "join" and so on: what JSON and labels of metrics have. They never change.

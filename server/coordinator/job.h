@@ -19,6 +19,7 @@
 #include "server/coordinator/coordinator.h"
 #include "server/coordinator/cuts.h"
 #include "server/coordinator/decision.h"
+#include "server/coordinator/exclusions.h"
 #include "server/coordinator/job_context.h"
 #include "server/coordinator/job_record.h"
 #include "server/coordinator/losses.h"
@@ -134,6 +135,10 @@ class Job {
   absl::StatusOr<ChangedSettings> Update(const UpdateJob& update,
                                          const ServerMemories& memory,
                                          CoordinatorOutputs& outputs);
+  // Ends a member that holds up the others (goal_answers.h). FailedPrecondition says why it
+  // cannot be; NotFound when there is none.
+  absl::Status Exclude(const ExcludeWorker& exclude, absl::Duration now,
+                       CoordinatorOutputs& outputs);
   // How many have finished before. FailedPrecondition when it cannot be.
   absl::StatusOr<uint64_t> CreateCheckpoint(CoordinatorOutputs& outputs);
   // NotFound for another run, InvalidArgument for a rank that it cannot have.
@@ -175,6 +180,9 @@ class Job {
 
   uint32_t id() const { return id_; }
   const std::string& goals() const { return spec_.settings.goals; }
+  const std::string& answers() const { return spec_.settings.answers; }
+  // Of its workers, by all lives of the coordinator.
+  uint32_t exclusions() const { return exclusions_.count(); }
   // What the first worker declared. Null once it is over.
   const std::shared_ptr<const DeclaredJob>& declared() const { return declared_; }
   bool IsOver() const { return phase_ == Phase::kOver; }
@@ -304,7 +312,8 @@ class Job {
   void RepeatDecision(CoordinatorOutputs& outputs);
   bool HasQuorum() const { return spec_.training.sync().has_quorum(); }
   absl::Status PlanFor(uint64_t staleness, const ServerMemories& memory);
-  std::string SetGoals(const std::string& goals, CoordinatorOutputs& outputs);
+  void SetGoals(const UpdateJob& update, ChangedSettings& changed,
+                CoordinatorOutputs& outputs);
   std::optional<uint64_t> StalenessInForce() const;  // of mode ssp
   void ListTrainingShards();
   void TakeClosed(const HeldJob& held, uint32_t server);
@@ -328,7 +337,8 @@ class Job {
   void NoteLoss(uint32_t rank, Readmission::Cause cause);
   Readmission::Figures FiguresOf(uint32_t rank) const;
   bool HasInsiders() const;
-  bool MayJoin(uint32_t rank) const;
+  bool MayJoin(uint32_t rank, const std::string& name, absl::Duration now) const;
+  std::string WhyOutside(uint32_t rank, absl::Duration now) const;
   void LetIn(absl::Duration now, CoordinatorOutputs& outputs);
   void Forget(uint32_t rank, EpochCause cause, const std::string& reason);
   void ForgetAll();
@@ -405,6 +415,7 @@ class Job {
   std::map<uint32_t, RecordProgress> records_;      // likewise
   std::set<uint32_t> training_shards_;              // that have trained blocks
   Readmission readmission_;
+  Exclusions exclusions_;
   Stops stops_;
   std::set<uint32_t> lost_;   // ranks that are gone without a goodbye, and may come back
   bool was_stopped_ = false;  // by its launchers: that was its end

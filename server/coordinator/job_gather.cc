@@ -101,7 +101,7 @@ absl::Status Job::Admit(ConnectionId connection, const WorkerHello& hello,
   }
   lost_.erase(hello.rank);
   if (workers_.empty() && !began) gathering_since_ = now;
-  const bool may_join = MayJoin(hello.rank);
+  const bool may_join = MayJoin(hello.rank, hello.name, now);
   last_outside_said_ = -absl::InfiniteDuration();
   workers_[hello.rank] = {.connection = connection,
                           .incarnation = counters_.next_incarnation++,

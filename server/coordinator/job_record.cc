@@ -173,6 +173,24 @@ CheckpointView SavedFrom(const Json& json) {
           .resumed_from = json.at("resumed_from")};
 }
 
+Json ToJson(const std::vector<RecordedExclusion>& excluded) {
+  Json all = Json::array();
+  for (const RecordedExclusion& one : excluded) {
+    all.push_back({{"rank", one.rank}, {"host", Hex(one.host)}, {"times", one.times}});
+  }
+  return all;
+}
+
+std::vector<RecordedExclusion> ExclusionsFrom(const Json& json) {
+  std::vector<RecordedExclusion> excluded;
+  for (const Json& one : json) {
+    excluded.push_back({.rank = one.at("rank"),
+                        .host = absl::HexStringToBytes(one.at("host").get<std::string>()),
+                        .times = one.at("times")});
+  }
+  return excluded;
+}
+
 // Json makes some number of any other: of -1, of 1e308, and of what has too many bits.
 absl::Status CheckNumbers(const Json& json, const std::string& name) {
   static constexpr std::string_view kWide[] = {
@@ -217,6 +235,10 @@ absl::StatusOr<JobRecord> RecordFrom(const Json& json) {
   if (json.contains("goals")) {  // older records have none
     record.goals = absl::HexStringToBytes(json.at("goals").get<std::string>());
   }
+  if (json.contains("answers")) {
+    record.answers = absl::HexStringToBytes(json.at("answers").get<std::string>());
+    record.excluded = ExclusionsFrom(json.at("excluded"));
+  }
   if (json.contains("decision")) {
     record.decision = DecisionFrom(json.at("decision"), record.id);
   }
@@ -243,6 +265,8 @@ std::string WriteJobRecord(const JobRecord& record) {
                {"epoch", ToJson(record.epoch, record)},
                {"settings", Written(record.training, record)},
                {"goals", Hex(record.goals)},
+               {"answers", Hex(record.answers)},
+               {"excluded", ToJson(record.excluded)},
                {"update_is_due", record.update_is_due},
                {"decided", record.decided},
                {"step", record.step},

@@ -14,6 +14,7 @@
 
 #include "absl/status/statusor.h"
 #include "server/coordinator/coordinator.h"
+#include "server/coordinator/exclusions.h"
 
 namespace syncline {
 
@@ -46,7 +47,9 @@ struct JobRecord {
   RecordedEpoch epoch = {};
   TrainingSettings training = {};  // with the last update
   std::string goals = "none";      // likewise
-  bool update_is_due = false;      // which no epoch has brought yet
+  std::string answers = "none";    // likewise
+  std::vector<RecordedExclusion> excluded = {};
+  bool update_is_due = false;  // which no epoch has brought yet
   // As they were then; servers know better.
   LossScalerState scaler = {};
   uint64_t skipped = 0;

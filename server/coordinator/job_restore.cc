@@ -35,6 +35,8 @@ JobRecord Job::ToRecord() const {
                       .epoch = begun_,
                       .training = spec_.training,
                       .goals = spec_.settings.goals,
+                      .answers = spec_.settings.answers,
+                      .excluded = exclusions_.ToRecord(),
                       .update_is_due = next_training_ || brings_update,
                       .scaler = decisions_.scaling().scaler,
                       .skipped = decisions_.scaling().skipped,
@@ -87,6 +89,8 @@ void Job::Take(const JobRecord& record, std::shared_ptr<const JobPlacement> plac
   begun_ = record.epoch;
   spec_.training = record.training;
   spec_.settings.goals = record.goals;
+  spec_.settings.answers = record.answers;
+  exclusions_.Restore(record.excluded);
   plan_ = PlanOf(spec_.training);
   if (record.update_is_due) next_training_ = record.training;
   decisions_.Resume(record.decided, {record.scaler, record.skipped});

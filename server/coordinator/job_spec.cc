@@ -9,6 +9,7 @@
 #include "comm/base/failure.h"
 #include "comm/base/printable.h"
 #include "comm/base/status.h"
+#include "comm/job/answers.h"
 #include "comm/job/goals.h"
 
 namespace syncline {
@@ -243,6 +244,22 @@ absl::Status CheckGoals(const std::string& goals, const SyncMode& sync) {
   return absl::OkStatus();
 }
 
+absl::Status CheckAnswers(const std::string& answers, const SyncMode& sync) {
+  SYNCLINE_ASSIGN_OR_RETURN(const AnswerSpec spec, ParseAnswers(answers));
+  if (spec.excludes && (sync.is_async() || sync.has_quorum())) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("answers: 'exclude_straggler' brings nothing to a job of mode ",
+                     sync.is_async() ? "asp" : "bsp with a quorum",
+                     ", in which nobody waits for the slowest; leave it out"));
+  }
+  if (spec.staleness > 0 && sync.kind != SyncMode::Kind::kSsp) {
+    return absl::InvalidArgumentError(
+        "answers: 'staleness' is of jobs that begin in mode ssp, such as ssp:0, which "
+        "makes the steps of bsp (docs/modes.md)");
+  }
+  return absl::OkStatus();
+}
+
 absl::Status ValidateJob(const JobSpec& spec) {
   SYNCLINE_RETURN_IF_ERROR(CheckName("a job's name", spec.name, kMaxJobNameBytes));
   if (spec.workers < 1 || spec.workers > kMaxWorkers) {
@@ -277,6 +294,7 @@ absl::Status ValidateJob(const JobSpec& spec) {
   }
   const SyncMode sync = spec.training.sync();
   SYNCLINE_RETURN_IF_ERROR(CheckGoals(spec.settings.goals, sync));
+  SYNCLINE_RETURN_IF_ERROR(CheckAnswers(spec.settings.answers, sync));
   if (spec.HasBackups() && (sync.skips_versions() || sync.has_quorum())) {
     return absl::InvalidArgumentError(absl::StrCat(
         "durability=peer needs mode bsp without a quorum, and the job has mode ",

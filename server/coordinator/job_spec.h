@@ -59,6 +59,8 @@ struct JobSpec {
 absl::Status ValidateJob(const JobSpec& spec);
 // Whether a job of that mode can have these goals; InvalidArgument says why not.
 absl::Status CheckGoals(const std::string& goals, const SyncMode& sync);
+// Likewise: whether these answers change anything in that mode.
+absl::Status CheckAnswers(const std::string& answers, const SyncMode& sync);
 
 // OK when a worker that brings `theirs` may join a job made of `ours`; FailedPrecondition
 // with Failure::kJobRefused names the first difference ("tensor 'fc1.weight' is [10, 20]

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "comm/base/status.h"
 #include "server/coordinator/job.h"
 
 namespace syncline {
@@ -88,27 +89,71 @@ bool Job::HasInsiders() const {
 
 // How many barriers are over only old members know: a new one who comes before them would
 // pass its first one alone. Where nobody is left inside there is nobody to hold up.
-bool Job::MayJoin(uint32_t rank) const {
+bool Job::MayJoin(uint32_t rank, const std::string& name, absl::Duration now) const {
   if (awaited_workers() > 0) return false;
-  return !HasInsiders() || readmission_.MayJoin(rank, FiguresOf(rank));
+  return !HasInsiders() || (readmission_.MayJoin(rank, FiguresOf(rank)) &&
+                            exclusions_.MayJoin(rank, name, now));
+}
+
+std::string Job::WhyOutside(uint32_t rank, absl::Duration now) const {
+  if (awaited_workers() > 0) return WhoIsAwaited();
+  const bool is_excluded = !exclusions_.MayJoin(rank, workers_.at(rank).name, now);
+  return is_excluded ? exclusions_.Why(rank, now) : readmission_.Why(rank);
+}
+
+// ---- Ranks that hold up the others ----
+
+absl::Status Job::Exclude(const ExcludeWorker& exclude, absl::Duration now,
+                          CoordinatorOutputs& outputs) {
+  SYNCLINE_RETURN_IF_ERROR(CheckRuns());
+  const auto worker = workers_.find(exclude.rank);
+  if (worker == workers_.end() || worker->second.outside || worker->second.is_awaited) {
+    return absl::NotFoundError(
+        absl::StrCat("job '", spec_.name, "' has no member of rank ", exclude.rank));
+  }
+  const auto insiders = std::ranges::count_if(
+      workers_, [](const auto& entry) { return !entry.second.outside; });
+  if (insiders < 2) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        Named(exclude.rank), " is the only member of job '", spec_.name, "'"));
+  }
+  const std::string who = Named(exclude.rank);
+  exclusions_.Add(exclude.rank, worker->second.name, now);
+  outputs.push_back(CloseMember{
+      worker->second.connection,
+      absl::AbortedError(absl::StrCat(
+          who, " was excluded from job '", spec_.name, "': ", exclude.why,
+          "; the others go on. Connect again to rejoin: from another host at once, from "
+          "this one in ",
+          absl::FormatDuration(exclusions_.Wait(exclude.rank))))});
+  outputs.push_back(
+      LogReason{absl::StrCat("job '", spec_.name, "': excludes ", who, ": ", exclude.why),
+                LogReason::Level::kWarning});
+  Say({.kind = EventKind::kAnswer,
+       .what = absl::StrCat("excludes ", who, ": ", exclude.why)},
+      outputs);
+  Forget(exclude.rank, EpochCause::kAnswer,
+         absl::StrCat(who, " was excluded: ", exclude.why));
+  MaybeReleaseBarrier(outputs);
+  MaybeChangeEpoch(outputs);
+  return absl::OkStatus();
 }
 
 void Job::LetIn(absl::Duration now, CoordinatorOutputs& outputs) {
+  exclusions_.Tick(now);
   const bool nobody_inside = !HasInsiders();
   const bool says = now - last_outside_said_ >= kSayOutsideEvery;
   if (says) last_outside_said_ = now;
   for (auto& [rank, worker] : workers_) {
     if (!worker.outside) continue;
-    if (nobody_inside || MayJoin(rank)) {
+    if (nobody_inside || MayJoin(rank, worker.name, now)) {
       worker.outside = false;
       const std::string what = absl::StrCat(Named(rank), " joins");
       change_reasons_.Add(EpochCause::kJoin, what);
       Say({.kind = EventKind::kJoin, .what = what + " after it had waited outside"},
           outputs);
     } else if (says) {
-      outputs.push_back(ToMember{
-          worker.connection,
-          Waiting{awaited_workers() > 0 ? WhoIsAwaited() : readmission_.Why(rank)}});
+      outputs.push_back(ToMember{worker.connection, Waiting{WhyOutside(rank, now)}});
     }
   }
   MaybeChangeEpoch(outputs);

@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "comm/base/status.h"
+#include "comm/job/answers.h"
 #include "comm/job/goals.h"
 #include "server/coordinator/job.h"
 #include "server/coordinator/mode_change.h"
@@ -73,10 +74,12 @@ absl::StatusOr<ChangedSettings> Job::Update(const UpdateJob& update,
   if (update.goals) {
     SYNCLINE_RETURN_IF_ERROR(CheckGoals(*update.goals, spec_.training.sync()));
   }
-  if (update.goals && !update.IsOfTraining()) {
+  if (update.answers) {
+    SYNCLINE_RETURN_IF_ERROR(CheckAnswers(*update.answers, spec_.training.sync()));
+  }
+  if (!update.IsOfTraining() && (update.goals || update.answers)) {
     ChangedSettings changed = {.epoch = shown_epoch_};
-    const std::string change = SetGoals(*update.goals, outputs);
-    if (!change.empty()) changed.changes.push_back(change);
+    SetGoals(update, changed, outputs);
     return changed;
   }
   SYNCLINE_RETURN_IF_ERROR(CheckRuns());
@@ -106,22 +109,27 @@ absl::StatusOr<ChangedSettings> Job::Update(const UpdateJob& update,
   ChangedSettings changed = {
       .epoch = counters_.epochs.Of(spec_.name) + (next_training_ ? 1 : 0),
       .changes = ChangesSince(before)};
-  const std::string goals = update.goals ? SetGoals(*update.goals, outputs) : "";
-  if (!goals.empty()) changed.changes.push_back(goals);
+  SetGoals(update, changed, outputs);
   return changed;
 }
 
-// At once: no step depends on them. Empty when they are the same.
-std::string Job::SetGoals(const std::string& goals, CoordinatorOutputs& outputs) {
-  const std::string before = CanonicalGoals(spec_.settings.goals);
-  spec_.settings.goals = CanonicalGoals(goals);
-  if (spec_.settings.goals == before) return "";
-  const std::string change =
-      absl::StrCat("goals from ", before, " to ", spec_.settings.goals);
-  outputs.push_back(LogReason{absl::StrCat("job '", spec_.name, "': ", change)});
-  Say({.kind = EventKind::kSettings, .what = change}, outputs);
-  Store(outputs);
-  return change;
+// At once: no step depends on them.
+void Job::SetGoals(const UpdateJob& update, ChangedSettings& changed,
+                   CoordinatorOutputs& outputs) {
+  JobSettings next = spec_.settings;
+  if (update.goals) next.goals = CanonicalGoals(*update.goals);
+  if (update.answers) next.answers = CanonicalAnswers(*update.answers);
+  const JobSettings before = std::exchange(spec_.settings, next);
+  const auto say = [&](const char* name, const std::string& old, const std::string& now) {
+    if (old == now) return;
+    const std::string change = absl::StrCat(name, " from ", old, " to ", now);
+    outputs.push_back(LogReason{absl::StrCat("job '", spec_.name, "': ", change)});
+    Say({.kind = EventKind::kSettings, .what = change}, outputs);
+    changed.changes.push_back(change);
+  };
+  say("goals", CanonicalGoals(before.goals), CanonicalGoals(next.goals));
+  say("answers", CanonicalAnswers(before.answers), CanonicalAnswers(next.answers));
+  if (!(before == next)) Store(outputs);
 }
 
 }  // namespace syncline

@@ -128,6 +128,7 @@ JobView Job::View(absl::Duration now, const LostServers& lost) const {
                             .step = worker.beat.step,
                             .bytes = worker.beat.bytes,
                             .waiting = worker.beat.waiting,
+                            .is_outside = worker.outside,
                             .heartbeat_age = now - heard_at,
                             .left_out = worker.left_out,
                             .compression = worker.beat.compression,

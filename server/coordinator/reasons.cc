@@ -14,9 +14,9 @@ constexpr size_t kMaxShown = 3;  // a line that people read to its end
 }  // namespace
 
 std::string_view EpochCauseName(EpochCause cause) {
-  static constexpr std::array<std::string_view, 8> kNames = {
-      "begin",    "join",       "leave",  "death",
-      "settings", "checkpoint", "server", "coordinator"};
+  static constexpr std::array<std::string_view, 9> kNames = {
+      "begin",      "join",   "leave",       "death", "settings",
+      "checkpoint", "server", "coordinator", "answer"};
   return kNames[static_cast<size_t>(cause)];
 }
 

@@ -27,7 +27,8 @@ enum class EpochCause : uint8_t {
   kSettings,
   kCheckpoint,
   kServer,
-  kCoordinator
+  kCoordinator,
+  kAnswer
 };
 // "begin" and so on, as labels of metrics have it.
 std::string_view EpochCauseName(EpochCause cause);

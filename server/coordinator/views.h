@@ -49,6 +49,7 @@ struct MemberView {
   uint64_t step = 0;
   uint64_t bytes = 0;
   bool waiting = false;
+  bool is_outside = false;  // it waits until it may join
   absl::Duration heartbeat_age = {};
   uint64_t left_out = 0;  // steps that a quorum made without it
   CompressionFigures compression = {};
@@ -121,6 +122,14 @@ struct GoalView {
   double missed_seconds = 0;
   std::optional<absl::Duration> missed_in = std::nullopt;  // as its trend is
 };
+// What is done when they are missed, and why nothing is (goal_answers.h).
+struct AnswersView {
+  std::string setting = {};                    // "exclude_straggler"
+  std::map<std::string, uint64_t> given = {};  // by kind, those that the setting has
+  std::string last = {};                       // the last answer; empty: none yet
+  absl::Duration last_age = {};
+  std::string state = {};  // what it waits for, or what is in the way
+};
 struct JobView {
   uint32_t job = 0;
   std::string name = {};
@@ -156,6 +165,7 @@ struct JobView {
   RecoveryView recoveries = {};
   std::map<uint32_t, ServerPhases> server_phases = {};  // by server
   std::vector<GoalView> goals = {};
+  std::optional<AnswersView> answers = std::nullopt;  // none: none may be given
 };
 struct CoordinatorView {
   std::vector<ServerView> servers = {};

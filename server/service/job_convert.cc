@@ -121,6 +121,7 @@ UpdateJob FromProto(const v1::UpdateJobRequest& in) {
   if (in.has_schedule()) update.schedule = ReadNamed(in.schedule());
   if (in.has_mode()) update.mode = ReadNamed(in.mode());
   if (in.has_goals()) update.goals = in.goals();
+  if (in.has_answers()) update.answers = in.answers();
   return update;
 }
 

@@ -78,6 +78,14 @@ void Write(const GoalView& goal, v1::GoalStatus& out) {
   if (goal.missed_in) out.set_missed_in_seconds(absl::ToDoubleSeconds(*goal.missed_in));
 }
 
+void Write(const AnswersView& answers, v1::AnswersStatus& out) {
+  out.set_setting(answers.setting);
+  for (const auto& [kind, count] : answers.given) (*out.mutable_given())[kind] = count;
+  out.set_last(answers.last);
+  out.set_last_age_seconds(absl::ToDoubleSeconds(answers.last_age));
+  out.set_state(answers.state);
+}
+
 void Write(const JobView& job, v1::JobStatus& out) {
   out.set_job(job.job);
   out.set_name(job.name);
@@ -104,6 +112,7 @@ void Write(const JobView& job, v1::JobStatus& out) {
   for (const MemberView& member : job.members) Write(member, *out.add_members());
   for (const BackupView& backup : job.backups) Write(backup, *out.add_backups());
   for (const GoalView& goal : job.goals) Write(goal, *out.add_goals());
+  if (job.answers) Write(*job.answers, *out.mutable_answers());
   Write(job.recoveries, *out.mutable_recoveries());
   for (const auto& [server, progress] : job.records) {
     v1::RecordStatus& written = *out.add_records();

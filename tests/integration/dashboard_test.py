@@ -107,12 +107,12 @@ class Dashboard(Browsed):
         self.browser.open(f"http://{self.admin}/")
         self.browser.await_page(lambda page: page.words.get("connection") == "live")
 
-        def shown(**goal):
+        def shown(answers=None, **goal):
             goal = {"goal": "step_p95_ms", "at_least": False, "limit": 150, "now": 132.25, "missed": False, "budget_left": 1, "burn_rate_5m": 0,
                     "missed_in_seconds": None, **goal}
             return self.browser.value(f"""import('/goals.js').then(({{showGoals}}) => {{
                 const list = document.createElement('ul'), section = document.createElement('section');
-                showGoals(section, list, {{goals: [{json.dumps(goal)}]}});
+                showGoals(section, list, {{goals: [{json.dumps(goal)}], answers: {json.dumps(answers)}}});
                 return [section.hidden, ...[...list.querySelectorAll('p')].map((line) => line.textContent)];
             }})""")
 
@@ -122,6 +122,9 @@ class Dashboard(Browsed):
         self.assertEqual(shown(now=163)[1], "p95 step timemissed just now")
         self.assertEqual(shown(missed_in_seconds=540)[1], "p95 step timemissed in 9 min")
         self.assertEqual(shown(now=None)[1:3], ["p95 step timeno figure yet", "– at most 150 ms"])
+        answers = {"setting": "exclude_straggler", "state": "all wait for worker 1", "last": "", "last_age_seconds": 0}
+        self.assertEqual(shown(answers)[4:], ["Answers: exclude_straggler", "all wait for worker 1"])
+        self.assertEqual(shown({**answers, "last": "it was slow", "last_age_seconds": 130})[6], "The last one, 2 min ago: it was slow")
 
     def test_where_no_stream_comes_through_it_asks(self):
         worker = self.worker(0, 1, "--steps", "100000", "--step-ms", "50", job=JOB)

@@ -109,10 +109,14 @@ void ControlPlane::Apply(const CoordinatorInput& input) {
   WakeInTime();
 }
 
-bool ControlPlane::Update(const UpdateJob& update) {
+bool ControlPlane::Exclude(const std::string& job, uint32_t rank) {
+  return Order(ExcludeWorker{.job = job, .rank = rank, .why = "it is drawn"});
+}
+
+bool ControlPlane::Order(const CoordinatorInput& order) {
   if (!IsUp()) return false;
   bool is_taken = false;
-  for (const CoordinatorOutput& output : coordinator_->Apply(update, events_.now())) {
+  for (const CoordinatorOutput& output : coordinator_->Apply(order, events_.now())) {
     if (const auto* answer = std::get_if<CallAnswer>(&output)) {
       is_taken = answer->status.ok();
     }

@@ -42,7 +42,10 @@ class ControlPlane {
   void CrashAfter(int outputs, absl::Duration downtime);
 
   // As from an operator. Whether it was taken; no, while it is down.
-  bool Update(const UpdateJob& update);
+  bool Update(const UpdateJob& update) { return Order(update); }
+
+  // As goal_answers.h has it. Whether that worker was a member.
+  bool Exclude(const std::string& job, uint32_t rank);
 
   // A planted fault: it comes back without the last thing that it had stored.
   void ForgetLastRecord() { forgets_ = true; }
@@ -68,6 +71,7 @@ class ControlPlane {
 
   void Tick();
   void Apply(const CoordinatorInput& input);
+  bool Order(const CoordinatorInput& order);
   void WakeInTime();
   void Perform(const CoordinatorOutput& output);
   absl::Duration ArrivalAfter(absl::Duration& last);

@@ -215,6 +215,10 @@ JobSpec RandomJob(Random& random, const RunSize& size) {
   return job;
 }
 
+bool NeedsDecisions(const JobSpec& job) {
+  return (*TrainingPlan::Create(job.training, job.Trained()))->NeedsDecision();
+}
+
 // What workers keep follows the learning rate that they were told with a view, which may be
 // the one before.
 bool TakesUpdates(const JobSpec& job) {

@@ -31,6 +31,7 @@ std::string Describe(const JobSpec& job, const RunSize& size);
 JobSpec RandomJob(Random& random, const RunSize& size);
 // Whether the reference knows which options each step was made with.
 bool TakesUpdates(const JobSpec& job);
+bool NeedsDecisions(const JobSpec& job);
 Skipping RandomSkipping(Random& random, const JobSpec& job);
 Rating RandomRating(Random& random, const JobSpec& job);
 

@@ -8,6 +8,8 @@
 #include <tuple>
 #include <utility>
 
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
 #include "comm/transport/message.h"
 
 namespace syncline::sim {
@@ -40,6 +42,17 @@ class Traffic {
   uint64_t necessary_bytes() const { return necessary_bytes_; }
   uint64_t messages() const { return messages_; }
   uint64_t blocks() const { return blocks_; }  // messages with a payload
+
+  // Internal when more arrived than what had to, times that factor, or more messages.
+  absl::Status Check(double factor, uint64_t most_messages) const {
+    const double most_bytes = factor * static_cast<double>(necessary_bytes_);
+    if (static_cast<double>(bytes_) <= most_bytes && messages_ <= most_messages) {
+      return absl::OkStatus();
+    }
+    return absl::InternalError(absl::StrCat(
+        bytes_, " bytes of blocks arrived, and ", necessary_bytes_, " were necessary; ",
+        messages_, " messages, ", blocks_, " of them with blocks"));
+  }
 
  private:
   using Member = std::pair<uint32_t, uint32_t>;  // rank, incarnation

@@ -51,11 +51,11 @@ void WorkerProcess::Attach() {
                                  [this, alive = alive_] {
                                    if (*alive) WhenAwake([this] { OnLost(); });
                                  }});
-  WorkerHello hello =
-      parts_.control.specs().Hello(parts_.job, {.rank = rank_,
-                                                .run_id = "sim",
-                                                .name = absl::StrCat("worker", rank_),
-                                                .session_key = random_()});
+  WorkerHello hello = parts_.control.specs().Hello(
+      parts_.job, {.rank = rank_,
+                   .run_id = "sim",
+                   .name = absl::StrCat("host", parts_.seed % 3, ":", rank_),
+                   .session_key = random_()});
   if (exchange_ != nullptr) {
     membership_.step = exchange_->step();
     hello.member = membership_;

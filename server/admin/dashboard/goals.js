@@ -44,7 +44,18 @@ function cardOf(goal) {
   return card;
 }
 
+// What the coordinator may do by itself, what it did last, and what it waits for.
+function answersOf(answers) {
+  const card = document.createElement("li");
+  card.append(make("p", `Answers: ${answers.setting}`, "top"), make("p", answers.state, "budget"));
+  if (answers.last) {
+    const minutes = Math.round(answers.last_age_seconds / 60);
+    card.append(make("p", `The last one, ${minutes} min ago: ${answers.last}`, "budget"));
+  }
+  return card;
+}
+
 export function showGoals(section, list, job) {
-  section.hidden = job.goals.length === 0;
-  list.replaceChildren(...job.goals.map(cardOf));
+  section.hidden = job.goals.length === 0 && !job.answers;
+  list.replaceChildren(...job.goals.map(cardOf), ...(job.answers ? [answersOf(job.answers)] : []));
 }

@@ -174,6 +174,7 @@ void TopView::AddJob(const Json& status, absl::Duration now) {
   job.learning_rate = status.value("learning_rate", 0.0);
   job.skipped_steps = status.value("skipped_steps", uint64_t{0});
   job.events = EventsOf(status);
+  job.goals = ShortGoalLine(status);
   if (const auto loss = status.find("loss"); loss != status.end() && loss->is_number()) {
     job.loss = loss->get<double>();
     Keep(job.losses, *job.loss);
@@ -400,6 +401,11 @@ void TopView::DrawJob(const Job& job, std::vector<TopLine>& lines) const {
     absl::StrAppend(&line, "; ", job.skipped_steps, " steps skipped");
   }
   lines.push_back({line});
+  if (!job.goals.line.empty()) {
+    lines.push_back({"  " + job.goals.line, job.goals.is_any_missed
+                                                ? TopLine::Tone::kWarning
+                                                : TopLine::Tone::kPlain});
+  }
   if (!job.reason.empty()) lines.push_back({absl::StrCat("  ", job.reason)});
   if (const std::string waits = WaitsFor(job); !waits.empty()) {
     lines.push_back({absl::StrCat("  ", waits), TopLine::Tone::kWarning});

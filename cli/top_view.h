@@ -21,6 +21,7 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "cli/goal_lines.h"
 #include "comm/base/step_phases.h"
 #include "nlohmann/json_fwd.hpp"
 
@@ -101,6 +102,7 @@ class TopView {
     std::deque<double> losses = {};
     std::map<uint32_t, Member> members = {};  // by rank
     std::map<uint32_t, std::deque<ServerPhases>> servers = {};
+    GoalsInShort goals = {};
     std::vector<std::string> events = {};         // lines, oldest first
     absl::Duration moved = absl::ZeroDuration();  // when its step last changed
 

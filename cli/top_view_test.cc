@@ -106,6 +106,24 @@ TEST(TopView, ShowsEventsOfTheJobAndOfServersTheLatestFirst) {
   EXPECT_THAT(Picture(view), Not(HasSubstr("job event")));
 }
 
+TEST(TopView, ShowsHowAJobKeepsToItsGoals) {
+  TopView view({.coordinator = "a:7070"});
+  std::string status = Status(10, {{.rank = 0, .step = 10}});
+  ASSERT_TRUE(view.Add(status, absl::Seconds(1)).ok());
+  EXPECT_THAT(Picture(view), Not(HasSubstr("goals:")));
+  status.insert(status.rfind("}]}"),
+                R"(,"goals":[{"goal":"step_p95_ms","at_least":false,"limit":150,"now":163,
+                   "missed":true,"budget_left":0.5}])");
+  ASSERT_TRUE(view.Add(status, absl::Seconds(2)).ok());
+  EXPECT_THAT(Picture(view),
+              HasSubstr("  goals: step_p95_ms<=150 missed, 163 now, budget 50 %"));
+  const auto lines = view.Draw({});
+  EXPECT_TRUE(std::ranges::any_of(lines, [](const TopLine& line) {
+    return line.tone == TopLine::Tone::kWarning &&
+           line.text.find("goals:") != std::string::npos;
+  }));
+}
+
 TEST(TopView, SaysForWhomAJobThatStandsWaits) {
   TopView view = Straggling();
   for (int i = 20; i < 25; ++i) {

@@ -32,5 +32,17 @@ TEST(JobChoice, NamesTheJobsThatThereAreEachOnce) {
   EXPECT_FALSE(StatusOfJob("{", "bert").ok());
 }
 
+TEST(JobChoice, SaysOfAJobThatNobodyHasJoinedThatItIsStarting) {
+  const absl::Status starting = StatusOfJob(kStatus, "new", {"new"}).status();
+  EXPECT_TRUE(absl::IsNotFound(starting)) << "who waits for it goes on waiting";
+  EXPECT_EQ(starting.message(),
+            "job 'new' is starting: none of its workers has joined yet");
+  EXPECT_TRUE(StatusOfJob(kStatus, "bert", {"bert"}).ok());
+  EXPECT_EQ(NoJobs({}), "no jobs yet");
+  EXPECT_EQ(NoJobs({"a", "b"}),
+            "job 'a' is starting: none of its workers has joined yet\n"
+            "job 'b' is starting: none of its workers has joined yet");
+}
+
 }  // namespace
 }  // namespace syncline

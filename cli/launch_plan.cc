@@ -206,7 +206,13 @@ absl::Status CheckMode(const RunOptions& options, const Sizes& sizes) {
 absl::Status CheckSettings(const RunOptions& options) {
   JobSettings settings;
   for (const JobSetting& setting : kJobSettings) {
+    const std::string name(setting.name);
     const std::string value = options.Setting(setting.name);
+    // A shell's variable that is not set must not take them away.
+    const bool may_be_none = setting.canonical != nullptr;
+    if (may_be_none && options.given_empty.contains(name)) {
+      return Usage(absl::StrCat(FlagOf(setting), " is empty; write none for no ", name));
+    }
     if (value.empty()) continue;
     const absl::Status fits = SetJobSetting(setting, value, settings);
     if (fits.ok()) continue;

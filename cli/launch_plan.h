@@ -6,6 +6,7 @@
 #include <functional>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -58,6 +59,7 @@ struct RunOptions {
   std::optional<double> journal_snapshot_factor;  // of services that are started here
   std::string mode;  // "ssp:staleness=3"; empty: the program's
   std::map<std::string, std::string, std::less<>> settings = {};  // of the job, by name
+  std::set<std::string> given_empty = {};  // those of them whose flags have no value
   bool local_aggregation = false;  // the workers of a host are one member of their job
   std::vector<std::pair<std::string, std::string>> env = {};  // of every worker, besides
   bool advises = true;  // errors name flags that would have helped: those of syncline run

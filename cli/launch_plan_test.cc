@@ -417,6 +417,8 @@ TEST(LaunchPlan, RefusesFlagsThatContradictEachOther) {
   refused([](RunOptions& o) { o.servers = 0, o.local_aggregation = true; },
           "--local-aggregation is of servers");
   refused([](RunOptions& o) { o.min_workers = 2; }, "--min-workers");
+  refused([](RunOptions& o) { o.given_empty = {"goals"}; },
+          "--goals is empty; write none for no goals");
   refused([](RunOptions& o) { o.workers = 2, o.settings["answers"] = "codec"; },
           "--answers: 'codec' is no answer");
   refused(

@@ -115,6 +115,19 @@ absl::StatusOr<std::string> ChooseCoordinator(const std::string& given,
   return WithFailure(absl::InvalidArgumentError(several), Failure::kUsage);
 }
 
+std::vector<std::string> JobsStartedWith(const std::string& coordinator,
+                                         const std::vector<FoundRun>& runs) {
+  std::vector<std::string> jobs;
+  for (const FoundRun& run : runs) {
+    if (run.coordinator == coordinator) jobs.push_back(run.job);
+  }
+  return jobs;
+}
+
+std::vector<std::string> JobsStartedWith(const std::string& coordinator) {
+  return JobsStartedWith(coordinator, FindLocalRuns(LocalRunsDirectory()));
+}
+
 std::vector<FoundRun> RunsOf(const std::string& job, std::vector<FoundRun> runs) {
   const auto is_of_job = [&](const FoundRun& run) { return run.job == job; };
   if (std::ranges::none_of(runs, is_of_job)) return runs;

@@ -52,6 +52,10 @@ absl::StatusOr<std::string> CoordinatorToAsk(const std::string& given,
 // not know the job: another one may by now. `asked` where there is none.
 std::string CoordinatorToAskNow(const std::string& given, const std::string& job,
                                 const std::string& asked);
+// Of those runs of this host whose coordinator this is.
+std::vector<std::string> JobsStartedWith(const std::string& coordinator,
+                                         const std::vector<FoundRun>& runs);
+std::vector<std::string> JobsStartedWith(const std::string& coordinator);
 // Of several runs, those whose job this is; all where it is of none, or not given.
 std::vector<FoundRun> RunsOf(const std::string& job, std::vector<FoundRun> runs);
 

@@ -55,6 +55,12 @@ TEST(LocalRuns, WhatIsGivenComesFirstThenTheDefaultThenTheOnlyRun) {
                         "127.0.0.1:4712 (job gpt)"));
 }
 
+TEST(LocalRuns, AreKnownByTheirCoordinators) {
+  const std::vector<FoundRun> runs = {{"127.0.0.1:1", "bert"}, {"127.0.0.1:2", "gpt"}};
+  EXPECT_THAT(JobsStartedWith("127.0.0.1:2", runs), testing::ElementsAre("gpt"));
+  EXPECT_THAT(JobsStartedWith("127.0.0.1:3", runs), IsEmpty());
+}
+
 TEST(LocalRuns, AJobsNameChoosesAmongThem) {
   const std::vector<FoundRun> runs = {
       {"127.0.0.1:4711", "bert"}, {"127.0.0.1:4712", "gpt"}, {"127.0.0.1:4713", "gpt"}};

@@ -114,8 +114,11 @@ std::string HelpOf(const JobSetting& setting) {
 void AddSettingFlags(CLI::App& command, RunOptions& options) {
   for (const JobSetting& setting : kJobSettings) {
     if (setting.said_by == SaidBy::kProgram) continue;
-    command.add_option(FlagOf(setting), options.settings[std::string(setting.name)],
-                       HelpOf(setting));
+    CLI::Option* flag = command.add_option(
+        FlagOf(setting), options.settings[std::string(setting.name)], HelpOf(setting));
+    flag->each([&options, name = std::string(setting.name)](const std::string& value) {
+      if (value.empty()) options.given_empty.insert(name);
+    });
   }
 }
 

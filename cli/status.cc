@@ -407,12 +407,12 @@ std::string FinishedJobs(const Json& jobs) {
 
 absl::StatusOr<std::string> Fetch(const StatusOptions& options,
                                   const std::string& coordinator) {
+  const std::vector<std::string> starting = JobsStartedWith(coordinator);
   SYNCLINE_ASSIGN_OR_RETURN(std::string text,
                             FetchStatusJson(coordinator, options.tls, kTimeout));
-  SYNCLINE_ASSIGN_OR_RETURN(text, StatusOfJob(text, options.job));
+  SYNCLINE_ASSIGN_OR_RETURN(text, StatusOfJob(text, options.job, starting));
   if (options.format != OutputFormat::kTable) return text + "\n";
-  return StatusAsTable(text, coordinator,
-                       {.columns = OutputColumns(), .detail = options.detail});
+  return StatusAsTable(text, coordinator, {OutputColumns(), options.detail, starting});
 }
 
 // Whoever watches a job that nobody has heard of yet may have come before it; and a run
@@ -471,7 +471,7 @@ absl::StatusOr<std::string> StatusAsTable(const std::string& json,
       columns, kHanging);
   text += ServerTable(status.value("servers", Json::array()), layout);
   const Json jobs = status.value("jobs", Json::array());
-  if (jobs.empty()) text += "\nno jobs yet\n";
+  if (jobs.empty()) absl::StrAppend(&text, "\n", NoJobs(layout.starting), "\n");
   for (const Json& job : jobs) {
     if (!IsFinished(job)) absl::StrAppend(&text, "\n", JobTable(job, columns));
   }

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <string>
+#include <vector>
 
 #include "CLI/App.hpp"
 #include "absl/status/statusor.h"
@@ -17,6 +18,8 @@ struct StatusLayout {
   size_t columns = 0;
   // Brief: by which way data travels only where servers differ in it.
   StatusDetail detail = StatusDetail::kBrief;
+  std::vector<std::string> starting =
+      {};  // jobs of this host, which may have no worker yet
 };
 
 // The tables for people, from the JSON of comm/rpc/status_json.h.

@@ -247,6 +247,10 @@ TEST(StatusTable, SaysThatNothingIsThereYet) {
   ASSERT_TRUE(table.ok());
   EXPECT_THAT(*table, HasSubstr("no servers yet"));
   EXPECT_THAT(*table, HasSubstr("no jobs yet\n"));
+  const auto starting =
+      StatusAsTable(R"({"servers": [], "jobs": []})", "a:1", {.starting = {"bert"}});
+  EXPECT_THAT(*starting, HasSubstr("\njob 'bert' is starting: none of its workers has "
+                                   "joined yet\n"));
 }
 
 TEST(StatusTable, ShowsNamesSafely) {

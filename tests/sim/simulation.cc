@@ -431,16 +431,11 @@ absl::Status Run::Check() {
 
 absl::Status Run::CheckTraffic() const {
   if (updates_ + paces_ > 0) return absl::OkStatus();
-  // Those who are away are greeted and asked all the time.
-  const int absences = faults_ + exclusions_ + control_.crashes() + servers_->crashes();
-  // In mode asp the newest views are sent anew, twice: before the end and after it, and to
-  // each worker that comes back.
-  const bool is_async = job_.training.sync().is_async();
-  const double most = !is_async ? 1.1 : faults_ + exclusions_ == 0 ? 1.3 : 1.5;
-  // Beside each block a question, a note and an acknowledgement; greetings, refusals.
-  const uint64_t most_messages =
-      (pulls_ ? 8 : 6) * traffic_.blocks() + 200 * (1 + static_cast<uint64_t>(absences));
-  return traffic_.Check(most, most_messages);
+  const int returns = faults_ + exclusions_;
+  return traffic_.Check({.is_async = job_.training.sync().is_async(),
+                         .pulls = pulls_,
+                         .returns = returns,
+                         .absences = returns + control_.crashes() + servers_->crashes()});
 }
 
 absl::Status Run::CheckVersion(uint32_t block) const {

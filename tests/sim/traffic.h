@@ -43,9 +43,22 @@ class Traffic {
   uint64_t messages() const { return messages_; }
   uint64_t blocks() const { return blocks_; }  // messages with a payload
 
-  // Internal when more arrived than what had to, times that factor, or more messages.
-  absl::Status Check(double factor, uint64_t most_messages) const {
+  struct Run {
+    bool is_async = false;
+    bool pulls = false;  // averages and state
+    int returns = 0;     // of workers that were away
+    int absences = 0;    // of anybody
+  };
+  // Internal when more arrived than such a run needs.
+  absl::Status Check(const Run& run) const {
+    // In mode asp the newest views are sent anew, twice: before the end and after it, and to
+    // each worker that comes back.
+    const double factor = !run.is_async ? 1.1 : run.returns == 0 ? 1.3 : 1.5;
     const double most_bytes = factor * static_cast<double>(necessary_bytes_);
+    // Beside each block a question, a note and an acknowledgement; greetings, refusals. Those
+    // who are away are greeted and asked all the time.
+    const uint64_t most_messages =
+        (run.pulls ? 8 : 6) * blocks_ + 200 * (1 + static_cast<uint64_t>(run.absences));
     if (static_cast<double>(bytes_) <= most_bytes && messages_ <= most_messages) {
       return absl::OkStatus();
     }

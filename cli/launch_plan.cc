@@ -245,16 +245,18 @@ absl::Status CheckCheckpoints(const RunOptions& options) {
 
 absl::Status CheckDurability(const RunOptions& options) {
   const std::string durability = options.Setting("durability");
-  if (durability == "disk" && options.coordinator.empty() &&
+  const bool is_journaled = durability == "disk" || durability == "disk+peer";
+  const bool has_backups = durability == "peer" || durability == "disk+peer";
+  if (is_journaled && options.coordinator.empty() &&
       options.journal_dir.empty()) {
     return Usage(
         "a journal needs a place: say where with --journal-dir, a directory that stays");
   }
-  if (durability == "peer" && options.coordinator.empty() && options.servers < 2 &&
+  if (has_backups && options.coordinator.empty() && options.servers < 2 &&
       options.servers != 0) {
-    return Usage(
-        "with --durability peer servers hold each other's backups: start two or more "
-        "(--servers 2)");
+    return Usage(absl::StrCat("with --durability ", durability,
+                              " servers hold each other's backups: start two or more "
+                              "(--servers 2)"));
   }
   if (!options.journal_dir.empty() && !options.coordinator.empty() &&
       options.servers <= 0) {

@@ -252,7 +252,8 @@ absl::Status Launcher::OnServerDeath(const ProcessEvent& event) {
   const absl::Status died = ServiceDied(event);
   const std::string what(died.message());
   const JobFacts job = AskForJob();
-  const bool has_backup = job.durability == "peer" && AnotherServerRuns(event.name);
+  const bool is_held = job.durability == "peer" || job.durability == "disk+peer";
+  const bool has_backup = is_held && AnotherServerRuns(event.name);
   if (!has_backup && !ServersComeBack(job)) {
     if (!options_.advises) return died;
     return WithFailure(

@@ -224,14 +224,20 @@ struct SafeSteps {
 
 SafeSteps SafeStepsOf(const Json& job) {
   SafeSteps safe;
+  // Of two copies one is enough.
+  const bool has_both = job.value("durability", "none") == "disk+peer";
+  std::set<uint32_t> without_backup;
   for (const Json& backup : job.value("backups", Json::array())) {
     if (backup.value("lost", "").empty()) continue;
-    safe.unsafe.insert(backup.value("server", uint32_t{0}));
+    (has_both ? without_backup : safe.unsafe).insert(backup.value("server", uint32_t{0}));
   }
   size_t heard = 0;
   for (const Json& server : job.value("records", Json::array())) {
     const auto number = server.value("server", uint32_t{0});
-    if (!server.value("error", "").empty()) safe.unsafe.insert(number);
+    const bool has_ended = !server.value("error", "").empty();
+    if (has_ended && (!has_both || without_backup.contains(number))) {
+      safe.unsafe.insert(number);
+    }
     if (safe.unsafe.contains(number)) continue;
     ++heard;
     const auto step = server.value("durable_step", uint64_t{0});

@@ -17,7 +17,7 @@
 namespace syncline {
 namespace {
 
-// "none, disk and peer"
+// "none, disk, peer and disk+peer"
 std::string Listed(std::span<const std::string_view> words) {
   const std::vector<std::string> all(words.begin(), words.end());
   const auto last = all.end() - 1;

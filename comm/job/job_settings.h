@@ -79,7 +79,8 @@ std::string CanonicalCodecs(std::string_view codec);
 absl::Status CheckGoals(const std::string& goals);
 absl::Status CheckAnswers(const std::string& answers);
 
-inline constexpr std::array<std::string_view, 3> kDurabilities = {"none", "disk", "peer"};
+inline constexpr std::array<std::string_view, 4> kDurabilities = {"none", "disk", "peer",
+                                                                 "disk+peer"};
 
 inline constexpr std::array kJobSettings = {
     JobSetting{.name = "push_codec",
@@ -115,9 +116,9 @@ inline constexpr std::array kJobSettings = {
                .check = CheckResume},
     JobSetting{.name = "durability",
                .member = &JobSettings::durability,
-               .meaning = "what outlives servers: with disk they journal each step and "
-                          "may all die (--journal-dir), with peer each has a backup in "
-                          "another one's memory",
+               .meaning = "what outlives servers: disk: they journal each step "
+                          "(--journal-dir); peer: each has a backup in another one's "
+                          "memory; disk+peer: both",
                .words = kDurabilities},
     JobSetting{.name = "goals",
                .member = &JobSettings::goals,
@@ -143,7 +144,7 @@ std::string VariableOf(const JobSetting& setting);
 std::string FlagOf(const JobSetting& setting);
 
 // Reads a value as people write it; empty: the default. InvalidArgument, which leaves `settings` as they were,
-// says what is allowed: "durability is 'paper', allowed are none, disk and peer".
+// says what is allowed: "durability is 'paper', allowed are none, disk, peer and disk+peer".
 absl::Status SetJobSetting(const JobSetting& setting, const std::string& value,
                            JobSettings& settings);
 // As SetJobSetting takes it.

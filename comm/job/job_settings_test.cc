@@ -53,7 +53,7 @@ TEST(JobSettings, DefaultsAreAllowed) {
 
 TEST(JobSettings, RefusalsSayWhatIsAllowed) {
   EXPECT_EQ(Refusal("durability", "paper"),
-            "durability is 'paper', allowed are none, disk and peer");
+            "durability is 'paper', allowed are none, disk, peer and disk+peer");
   for (const char* wrong : {"0", "10001", "-1", "three"}) {
     EXPECT_THAT(Refusal("checkpoint_keep", wrong),
                 HasSubstr("allowed are whole numbers from 1 to 10000"));

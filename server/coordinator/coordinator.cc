@@ -188,6 +188,15 @@ void Coordinator::Impl::OnServerHello(ConnectionId connection, const ServerHello
                           .shard_addresses = hello.shard_addresses},
                          hello, outputs_);
   }
+  if (!hello.stand_in) {
+    for (const auto& [name, job] : jobs_) {
+      JobServer attached;
+      attached.server = number;
+      attached.name = hello.name;
+      attached.journals = hello.journals;
+      job->SayWhatIsStale(attached, outputs_);
+    }
+  }
   ReplaceServers();
   BeginJobs();
 }
@@ -260,6 +269,14 @@ void Coordinator::Impl::OnServer(Server& server, const MemberBody& body) {
   if (const auto* backed_up = std::get_if<BackedUp>(&body)) {
     if (Job* job = FindJob(backed_up->job))
       job->OnBackedUp(server.number, *backed_up, outputs_);
+  }
+  if (const auto* lost = std::get_if<JournalLost>(&body)) {
+    if (Job* job = FindJob(lost->job))
+      job->OnJournalLost(server.number, lost->reason, outputs_);
+  }
+  if (const auto* whole = std::get_if<JournalWhole>(&body)) {
+    if (Job* job = FindJob(whole->job))
+      job->OnJournalWhole(server.number, *whole, outputs_);
   }
   if (std::holds_alternative<Drain>(body)) {
     server.drains = true;

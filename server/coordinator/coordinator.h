@@ -85,6 +85,11 @@ struct JournaledRun {
   std::string job = {};  // the folder of its name (server/checkpoint/manifest.h)
   std::string run = {};
   std::vector<uint32_t> shards = {};
+  std::vector<uint32_t> generations = {};  // of each; none: 0
+
+  uint32_t GenerationOf(size_t shard) const {
+    return shard < generations.size() ? generations[shard] : 0;
+  }
 };
 struct ServerHello {
   std::string name = {};
@@ -212,7 +217,8 @@ using MemberBody =
     std::variant<ServerHello, WorkerHello, Heartbeat, Leave, BarrierEntered,
                  JobConfigured, ConfigureFailed, EpochPrepared, EpochCommitted,
                  BlockFigures, LossReport, JobDeclaration, CheckpointWritten,
-                 Disconnected, Returned, StepHeld, BackupLost, BackedUp, Drain>;
+                 Disconnected, Returned, StepHeld, BackupLost, BackedUp, Drain,
+                 JournalLost, JournalWhole>;
 
 struct FromMember {
   ConnectionId connection = 0;
@@ -291,6 +297,7 @@ struct ConfigureJob {
   std::optional<CheckpointName> resume_from = std::nullopt;
   // The server takes the place of one that died: with its records of that run.
   std::string restore_run = {};
+  uint32_t generation = 0;  // of them
   // It holds the backup of a server, whose place that is.
   std::optional<BackupPair> backup = std::nullopt;
 };
@@ -384,7 +391,7 @@ using CoordinatorBody =
     std::variant<ServerWelcome, ConfigureJob, PrepareEpoch, CommitEpoch, StepDecision,
                  DropJob, Waiting, WorkerWelcome, EpochChanged, BarrierReleased,
                  JobFailed, DescribeJob, CutAt, StepClosed, HoldBackup, BackupAt,
-                 BackupGone, TakeOver, Drained, EndServer>;
+                 BackupGone, TakeOver, Drained, EndServer, JournalGone>;
 
 struct ToMember {
   ConnectionId connection = 0;

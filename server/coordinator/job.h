@@ -128,6 +128,13 @@ class Job {
                    CoordinatorOutputs& outputs);
   void OnBackedUp(uint32_t server, const BackedUp& backed_up,
                   CoordinatorOutputs& outputs);
+  // Journals of jobs that have backups, too (job_journals.cc).
+  void OnJournalLost(uint32_t server, const std::string& reason,
+                     CoordinatorOutputs& outputs);
+  void OnJournalWhole(uint32_t server, const JournalWhole& whole,
+                      CoordinatorOutputs& outputs);
+  // Says so where that server has a journal of this job that counts no more.
+  void SayWhatIsStale(const JobServer& server, CoordinatorOutputs& outputs) const;
   // Of a server, or of a stand-in.
   void OnBackupLost(uint32_t server, const std::string& reason,
                     CoordinatorOutputs& outputs);
@@ -241,6 +248,12 @@ class Job {
     std::optional<absl::Duration> since = {};  // none: the first tick will have seen it
     absl::Duration say_after = {};
     std::optional<JobServer> successor = {};  // that restores them
+    bool by_backup = false;                   // it has them in its memory
+    uint32_t generation = 0;                  // likewise, of the journal that it begins
+    // Of a process that serves another place already: it starts a node of its own for this.
+    uint32_t order = 0;
+    uint32_t restorer = 0;  // which that is
+    std::string host = {};  // likewise
     std::string error = {};                   // of the last one that could not
   };
   // Of one server, in the memory of another one.
@@ -259,6 +272,21 @@ class Job {
 
     bool IsThere() const { return lost.empty(); }
   };
+  // Of one place, in jobs with journals and backups: which journal counts (job_journals.cc).
+  struct PlaceJournal {
+    uint32_t generation = 0;
+    std::string lost = {};  // why it is none, until that generation is whole
+  };
+  bool IsFenced() const { return spec_.IsJournaled() && spec_.HasBackups(); }
+  // Somebody may come with all that the place has told of.
+  bool CanWaitFor(size_t place) const;
+  void WaitForJournal(size_t place, CoordinatorOutputs& outputs);
+  bool HasJournalOf(const JobServer& server, size_t place) const;
+  std::string WhyNoJournal(size_t place) const;
+  void AskToRestore(size_t place, const JobServer& holder, CoordinatorOutputs& outputs);
+  void Restore(size_t place, const JobServer& successor, CoordinatorOutputs& outputs);
+  void OnSuccessorLost(size_t place, CoordinatorOutputs& outputs);
+  void GoBackToJournal(size_t place, const std::string& why, CoordinatorOutputs& outputs);
   static std::string NameOf(const JobServer& server);
   BackupView ViewOfBackup(size_t place) const;
   void ViewServers(JobView& view, const LostServers& lost) const;
@@ -294,7 +322,7 @@ class Job {
   std::set<uint32_t> ShardsOf(const JobServer& server) const;
   void Miss(const JobServer& server, const ServerLoss& loss, CoordinatorOutputs& outputs);
   bool IsFree(uint32_t server) const;
-  bool FitsFor(const JobServer& successor, const JobServer& missing) const;
+  bool FitsFor(const JobServer& successor, size_t place) const;
   void Succeed(size_t place, uint64_t step, CoordinatorOutputs& outputs);
   void OnSuccessorFailed(size_t place, const absl::Status& status,
                          CoordinatorOutputs& outputs);
@@ -450,6 +478,7 @@ class Job {
   std::vector<JobServer> servers_;                   // once it began
   static constexpr uint64_t kUntold = ~uint64_t{0};  // JobServer::moved_in
   std::vector<Backup> backups_;                      // by place; none: it has no such
+  std::vector<PlaceJournal> place_journals_;         // likewise
   std::map<size_t, Missing> missing_;                // by place in servers_
   Recoveries recoveries_;
   std::string journal_;                            // the run of it, once it is known

@@ -49,11 +49,16 @@ void Job::AskForBackup(size_t place, const JobServer& holder,
                HoldBackup{.job = id_,
                           .server = server.server,
                           .engines = static_cast<uint32_t>(server.shard_addresses.size()),
-                          .order = backup.order}});
+                          .order = backup.order,
+                          .has_journal = IsFenced()}});
 }
 
 bool Job::AwaitsStandIn(const StandInFor& stand_in) const {
   const bool is_time = phase_ == Phase::kConfiguring || phase_ == Phase::kRunning;
+  const auto is_to_restore = [&](const auto& entry) {
+    return entry.second.order == stand_in.order && !entry.second.successor;
+  };
+  if (is_time && std::ranges::any_of(missing_, is_to_restore)) return true;
   return is_time && std::ranges::any_of(backups_, [&](const Backup& backup) {
            return backup.order == stand_in.order && !backup.stand_in &&
                   (backup.IsThere() || backup.is_being_made);
@@ -70,6 +75,11 @@ std::optional<size_t> Job::AwaitsStandInOn(uint32_t server) const {
 
 void Job::OnStandIn(JobServer stand_in, const ServerHello& hello,
                     CoordinatorOutputs& outputs) {
+  for (const auto& [place, missing] : missing_) {
+    if (missing.order != hello.stand_in->order) continue;
+    stand_in.host = missing.host;
+    return Restore(place, stand_in, outputs);
+  }
   const auto found = std::ranges::find(backups_, hello.stand_in->order, &Backup::order);
   const auto place = static_cast<size_t>(found - backups_.begin());
   uint32_t first_shard = 0;
@@ -160,6 +170,7 @@ void Job::DropStandIns(const std::string& reason, CoordinatorOutputs& outputs) {
 BackupView Job::ViewOfBackup(size_t place) const {
   const Backup& backup = backups_[place];
   BackupView view = {.server = servers_[place].server, .lost = backup.lost};
+  if (IsFenced()) view.journal_lost = place_journals_[place].lost;
   if (backup.IsThere()) {
     view.holder = NameOf(backup.holder);
   } else if (backup.is_being_made) {
@@ -196,9 +207,10 @@ void Job::LoseBackup(size_t place, const std::string& why, CoordinatorOutputs& o
       outputs);
   Store(outputs);
   DropStandIn(place, "the backup is lost", outputs);
+  if (!IsHere(server) && CanWaitFor(place)) return GoBackToJournal(place, why, outputs);
   if (!IsHere(server)) {
     return Fail(absl::StrCat(NameOf(server), " is lost, and so is its backup: ", why,
-                             "; go on from a checkpoint"),
+                             WhyNoJournal(place), "; go on from a checkpoint"),
                 outputs);
   }
   outputs.push_back(ToMember{server.connection, BackupGone{id_, why}});
@@ -207,8 +219,16 @@ void Job::LoseBackup(size_t place, const std::string& why, CoordinatorOutputs& o
 
 void Job::Promote(size_t place, CoordinatorOutputs& outputs) {
   const JobServer& stand_in = *backups_[place].stand_in;
-  missing_[place].successor = stand_in;
-  outputs.push_back(ToMember{stand_in.connection, TakeOver{id_}});
+  Missing& missing = missing_[place];
+  missing.successor = stand_in;
+  missing.by_backup = true;
+  TakeOver take = {.job = id_};
+  if (IsFenced()) {
+    take.run = journal_;
+    take.generation = missing.generation = counters_.next_incarnation++;
+    outputs.push_back(PersistState{});
+  }
+  outputs.push_back(ToMember{stand_in.connection, take});
   const std::string what = absl::StrCat(
       NameOf(servers_[place]), " is dead, and its backup takes over: ", stand_in.name);
   outputs.push_back(LogReason{absl::StrCat("job '", spec_.name, "': ", what),
@@ -221,6 +241,8 @@ void Job::RestoreBackups(const JobRecord& record) {
     const std::string& lost = server.backup_lost;
     backups_.push_back(
         {.lost = lost.empty() ? "the coordinator was started anew" : lost});
+    if (!IsFenced()) continue;
+    place_journals_.push_back({server.journal_generation, server.journal_lost});
   }
 }
 

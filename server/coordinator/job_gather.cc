@@ -130,9 +130,10 @@ void Job::Begin(const std::vector<JobServer>& servers,
   if (spec_.HasBackups() && servers.size() < 2) {
     return FailWith(
         Refused(absl::StrCat("job '", spec_.name,
-                             "' asks for durability=peer, and there is one server: no "
-                             "other one can hold its backup; start two servers or more "
-                             "(--servers 2), or choose durability=disk or none")),
+                             "' asks for durability=", spec_.settings.durability,
+                             ", and there is one server: no other one can hold its "
+                             "backup; start two servers or more (--servers 2), or choose "
+                             "durability=disk or none")),
         outputs);
   }
   for (size_t i = 0; spec_.HasBackups() && i < servers.size(); ++i) {
@@ -165,6 +166,7 @@ void Job::Begin(const std::vector<JobServer>& servers,
                       server.shard_addresses.end());
   }
   shard_addresses_ = std::move(addresses);
+  if (IsFenced()) place_journals_.resize(servers_.size());
   if (spec_.HasBackups()) AskForBackups(outputs);
   reason_ = absl::StrCat("placing ", placement_->shard_of_block.size(), " blocks on ",
                          first_shard, " shards of ", servers_.size(), " servers");
@@ -234,6 +236,13 @@ void Job::OnConfigureFailed(uint32_t server, const absl::Status& status,
     }
   }
   const std::string why(status.message());
+  for (auto& [place, missing] : missing_) {
+    const bool is_asked = missing.order > 0 && missing.restorer == server;
+    if (!is_asked || missing.successor) continue;
+    missing.order = 0;
+    missing.error = why;
+    return;
+  }
   if (const auto place = AwaitsStandInOn(server)) {
     return GiveUpNewBackup(*place, why, outputs);
   }

@@ -101,7 +101,9 @@ Json ToJson(const std::vector<RecordedServer>& servers) {
                    {"host", Hex(server.host)},
                    {"addresses", std::move(addresses)},
                    {"moved_in", server.moved_in},
-                   {"backup_lost", Hex(server.backup_lost)}});
+                   {"backup_lost", Hex(server.backup_lost)},
+                   {"journal_generation", server.journal_generation},
+                   {"journal_lost", Hex(server.journal_lost)}});
   }
   return all;
 }
@@ -114,6 +116,8 @@ void Read(const Json& json, std::vector<RecordedServer>& servers) {
     server.host = absl::HexStringToBytes(one.value("host", ""));
     server.moved_in = one.value("moved_in", uint64_t{0});
     server.backup_lost = absl::HexStringToBytes(one.value("backup_lost", ""));
+    server.journal_generation = one.value("journal_generation", uint32_t{0});
+    server.journal_lost = absl::HexStringToBytes(one.value("journal_lost", ""));
     for (const std::string hex : one.at("addresses")) {
       server.shard_addresses.push_back(absl::HexStringToBytes(hex));
     }

@@ -37,6 +37,8 @@ struct RecordedServer {
   std::vector<std::string> shard_addresses = {};
   uint64_t moved_in = 0;         // the epoch; 0: it began there
   std::string backup_lost = {};  // why it has no backup any more; empty: it may have one
+  uint32_t journal_generation = 0;
+  std::string journal_lost = {};  // likewise; of jobs that have backups, too
 };
 
 struct JobRecord {

@@ -57,7 +57,9 @@ JobRecord Job::ToRecord() const {
          .host = server.host,
          .shard_addresses = server.shard_addresses,
          .moved_in = server.moved_in,
-         .backup_lost = backups_.empty() ? "" : backups_[place].lost});
+         .backup_lost = backups_.empty() ? "" : backups_[place].lost,
+         .journal_generation = IsFenced() ? place_journals_[place].generation : 0,
+         .journal_lost = IsFenced() ? place_journals_[place].lost : ""});
   }
   return record;
 }
@@ -284,18 +286,15 @@ void Job::AwaitReturn(absl::Duration now, CoordinatorOutputs& outputs) {
   const std::string within =
       absl::StrCat("did not come back within ", absl::FormatDuration(limit),
                    " after the coordinator was started anew");
-  if (CanWaitForServers()) {
-    for (const JobServer& server : servers_) {
-      if (homecoming_->servers.contains(server.server) && IsHere(server)) {
-        Miss(server, {server.server}, outputs);
-      }
+  for (size_t place = 0; place < servers_.size(); ++place) {
+    const JobServer& server = servers_[place];
+    if (!homecoming_->servers.contains(server.server) || !IsHere(server)) continue;
+    if (!CanWaitFor(place)) {
+      return Fail(absl::StrCat("server ", server.server, " (", server.name, ") ", within,
+                               ", and ", WhyNotWait(), WhyNoJournal(place)),
+                  outputs);
     }
-  } else if (!homecoming_->servers.empty()) {
-    const auto server =
-        std::ranges::find(servers_, *homecoming_->servers.begin(), &JobServer::server);
-    return Fail(absl::StrCat("server ", server->server, " (", server->name, ") ", within,
-                             ", and ", WhyNotWait()),
-                outputs);
+    Miss(server, {server.server}, outputs);
   }
   std::vector<uint32_t> missing;
   for (const auto& [rank, worker] : workers_) {

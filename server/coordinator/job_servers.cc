@@ -34,7 +34,7 @@ bool Job::CanWaitForServers() const {
 }
 
 std::string Job::WhyNotWait() const {
-  if (spec_.HasBackups()) return "the job had not begun";
+  if (spec_.HasBackups() && !spec_.IsJournaled()) return "the job had not begun";
   if (!spec_.IsJournaled()) return "its weights with it";
   if (!spec_.WaitsForServers()) {
     return absl::StrCat("jobs of mode ", FormatNamedOptions(spec_.training.mode),
@@ -65,9 +65,13 @@ std::optional<std::string> Job::HarmOfLosing(const std::string& host,
   if (spec_.HasBackups()) {
     const auto is_kept = [&](size_t place) { return KeepsCopy(place, others); };
     if (std::ranges::all_of(served, is_kept)) return std::nullopt;
+  }
+  const bool waits =
+      std::ranges::all_of(served, [&](size_t place) { return CanWaitFor(place); });
+  if (spec_.HasBackups() && !waits) {
     return "would fail: there is no other server that could have what it has there";
   }
-  if (CanWaitForServers()) {
+  if (waits) {
     return "would stand still until a server is started with the journal that it has "
            "there";
   }
@@ -98,18 +102,10 @@ void Job::OnServerLost(const ServerLoss& loss, CoordinatorOutputs& outputs) {
   if (phase_ == Phase::kOver) return;
   for (auto& [place, missing] : missing_) {
     if (missing.successor && missing.successor->server == number) {
-      if (!backups_.empty()) {
-        const JobServer& dead = servers_[place];
-        return Fail(
-            absl::StrCat("server ", dead.server, " (", dead.name,
-                         ") is lost, and so is its backup in the memory of ",
-                         NameOf(backups_[place].holder), "; go on from a checkpoint"),
-            outputs);
-      }
-      missing.successor.reset();
-      missing.error = "it died while it read the journal";
-      return;
+      return OnSuccessorLost(place, outputs);
     }
+    // It was to start a node that restores it.
+    if (!missing.successor && missing.restorer == number) missing.order = 0;
   }
   if (const auto place = StandsInFor(number)) {
     const std::string why =
@@ -122,16 +118,15 @@ void Job::OnServerLost(const ServerLoss& loss, CoordinatorOutputs& outputs) {
   const auto lost = std::ranges::find(servers_, number, &JobServer::server);
   if (lost == servers_.end() || !IsHere(*lost)) return;
   const auto place = static_cast<size_t>(lost - servers_.begin());
-  if (CanWaitForServers() || HasBackup(place)) {
-    return Miss(*lost, loss, outputs);
-  }
+  if (CanWaitFor(place) || HasBackup(place)) return Miss(*lost, loss, outputs);
   const std::string name = lost->name;
   if (!backups_.empty() && !backups_[place].IsThere()) {
     const char* another =
         backups_[place].is_being_made ? "; a new one was being made" : "";
     return Fail(absl::StrCat("server ", number, " (", name,
                              ") is lost, and it had no backup any more: ",
-                             backups_[place].lost, another, "; go on from a checkpoint"),
+                             backups_[place].lost, another, WhyNoJournal(place),
+                             "; go on from a checkpoint"),
                 outputs);
   }
   servers_.erase(lost);
@@ -146,7 +141,7 @@ void Job::Miss(const JobServer& server, const ServerLoss& loss,
   missing_[place] = {.since = loss.at};
   stall_.Lost(server.server);
   recoveries_.Begin(
-      backups_.empty() ? Recoveries::Cause::kJournal : Recoveries::Cause::kBackup,
+      HasBackup(place) ? Recoveries::Cause::kBackup : Recoveries::Cause::kJournal,
       NameOf(server), loss.at);
   std::set<uint32_t> blocks;
   for (uint32_t block = 0; block < placement_->shard_of_block.size(); ++block) {
@@ -163,24 +158,26 @@ void Job::Miss(const JobServer& server, const ServerLoss& loss,
   for (const uint64_t step : cuts_.AwaitedOf(server.server)) {
     FailCut(step, absl::UnavailableError(absl::StrCat(named, " died")), outputs);
   }
-  if (!backups_.empty()) return Promote(place, outputs);
+  if (HasBackup(place)) return Promote(place, outputs);
+  WaitForJournal(place, outputs);
+}
+
+void Job::WaitForJournal(size_t place, CoordinatorOutputs& outputs) {
+  // One that was being made lacks something.
+  if (!backups_.empty() && std::exchange(backups_[place].is_being_made, false)) {
+    DropStandIn(place, "its server died before it had all", outputs);
+  }
   const std::string what =
-      absl::StrCat("waits for ", named,
+      absl::StrCat("waits for ", NameOf(servers_[place]),
                    "; start it again with its --journal-dir: it goes on from there");
   outputs.push_back(LogReason{absl::StrCat("job '", spec_.name, "' ", what),
                               LogReason::Level::kWarning});
   Say({.kind = EventKind::kServer, .what = what}, outputs);
 }
 
-bool Job::FitsFor(const JobServer& successor, const JobServer& missing) const {
-  if (successor.shard_addresses.size() != missing.shard_addresses.size()) return false;
-  const std::set<uint32_t> shards = ShardsOf(missing);
-  return std::ranges::any_of(successor.journals, [&](const JournaledRun& one) {
-    return one.job == FolderOf(spec_.name) && one.run == journal_ &&
-           std::ranges::all_of(shards, [&](uint32_t shard) {
-             return std::ranges::count(one.shards, shard) > 0;
-           });
-  });
+bool Job::FitsFor(const JobServer& successor, size_t place) const {
+  return successor.shard_addresses.size() == servers_[place].shard_addresses.size() &&
+         HasJournalOf(successor, place);
 }
 
 // Of no place in this job, and going for none.
@@ -196,39 +193,64 @@ void Job::ReplaceServers(const std::vector<JobServer>& attached,
                          CoordinatorOutputs& outputs) {
   for (auto& [place, missing] : missing_) {
     if (missing.successor) continue;
-    const JobServer& lost = servers_[place];
     const auto found = std::ranges::find_if(attached, [&](const JobServer& one) {
-      return IsFree(one.server) && FitsFor(one, lost);
+      return IsFree(one.server) && FitsFor(one, place);
     });
-    if (found == attached.end()) continue;
-    missing.successor = *found;
-    uint32_t first_shard = 0;
-    for (size_t i = 0; i < place; ++i) {
-      first_shard += static_cast<uint32_t>(servers_[i].shard_addresses.size());
+    if (found != attached.end()) {
+      Restore(place, *found, outputs);
+      continue;
     }
-    const uint32_t run = options_.keeps_checkpoints ? beginning_.run : 0;
-    outputs.push_back(ToMember{found->connection, ConfigureJob{.job = id_,
-                                                               .declared = declared_,
-                                                               .placement = placement_,
-                                                               .first_shard = first_shard,
-                                                               .checkpoint_run = run,
-                                                               .restore_run = journal_}});
-    outputs.push_back(LogReason{absl::StrCat(
-        "job '", spec_.name, "': server ", found->server, " (", found->name,
-        ") reads the journal of server ", lost.server, " (", lost.name, ")")});
+    // Beside what it has.
+    const auto other = std::ranges::find_if(attached, [&](const JobServer& one) {
+      return HasJournalOf(one, place);
+    });
+    const bool may_ask = IsFenced() && missing.order == 0;
+    if (may_ask && other != attached.end()) AskToRestore(place, *other, outputs);
   }
+}
+
+void Job::Restore(size_t place, const JobServer& successor, CoordinatorOutputs& outputs) {
+  const JobServer& lost = servers_[place];
+  missing_[place].successor = successor;
+  uint32_t first_shard = 0;
+  for (size_t i = 0; i < place; ++i) {
+    first_shard += static_cast<uint32_t>(servers_[i].shard_addresses.size());
+  }
+  const uint32_t run = options_.keeps_checkpoints ? beginning_.run : 0;
+  outputs.push_back(ToMember{
+      successor.connection,
+      ConfigureJob{.job = id_,
+                   .declared = declared_,
+                   .placement = placement_,
+                   .first_shard = first_shard,
+                   .checkpoint_run = run,
+                   .restore_run = journal_,
+                   .generation = IsFenced() ? place_journals_[place].generation : 0}});
+  outputs.push_back(LogReason{absl::StrCat(
+      "job '", spec_.name, "': server ", successor.server, " (", successor.name,
+      ") reads the journal of server ", lost.server, " (", lost.name, ")")});
 }
 
 void Job::OnSuccessorFailed(size_t place, const absl::Status& status,
                             CoordinatorOutputs& outputs) {
   Missing& missing = missing_.at(place);
   const std::string name = missing.successor->name;
+  const bool by_backup = missing.by_backup;
+  if (by_backup && CanWaitFor(place)) {
+    return GoBackToJournal(place, std::string(status.message()), outputs);
+  }
+  // Of a node that was started for it nothing is left.
+  if (missing.order > 0) {
+    outputs.push_back(
+        ToMember{missing.successor->connection, DropJob{id_, "it cannot be restored"}});
+  }
+  missing.order = 0;
   missing.successor.reset();
   missing.error = absl::StrCat("server ", name, ": ", std::string(status.message()));
   // Whoever writes the journal has not let go of it yet.
-  if (absl::IsUnavailable(status) && backups_.empty()) return;
+  if (absl::IsUnavailable(status) && !by_backup) return;
   Fail(absl::StrCat("server ", name, " cannot go on from the ",
-                    backups_.empty() ? "journal" : "backup", " of server ",
+                    by_backup ? "backup" : "journal", " of server ",
                     servers_[place].server, ": ", std::string(status.message())),
        outputs);
 }
@@ -249,7 +271,7 @@ void Job::Succeed(size_t place, uint64_t step, CoordinatorOutputs& outputs) {
   // A worker counts the step that it has pushed and whose views it waits for. One that
   // trains nothing comes back at no step: the highest number there is.
   if (step < reached && reached - step > 1 && !ShardsOf(server).empty()) {
-    return Fail(absl::StrCat("the ", backups_.empty() ? "journal" : "backup",
+    return Fail(absl::StrCat("the ", missing.by_backup ? "backup" : "journal",
                              " of server ", server.server, " (", server.name,
                              ") ends at step ", step, ", and workers are at ", reached,
                              ": it had failed before the server did; go on from a "
@@ -268,15 +290,18 @@ void Job::Succeed(size_t place, uint64_t step, CoordinatorOutputs& outputs) {
   if (homecoming_) rename(homecoming_->servers);
   ListShardAddresses();
   const std::string named = NameOf(server);
-  const std::string what = backups_.empty()
-                               ? absl::StrCat(named, " came back at step ", step,
-                                              " from the journal of server ", before)
-                               : absl::StrCat(named, " took the place of server ", before,
-                                              " at step ", step, ", from its backup");
+  const std::string what =
+      missing.by_backup ? absl::StrCat(named, " took the place of server ", before,
+                                       " at step ", step, ", from its backup")
+                        : absl::StrCat(named, " came back at step ", step,
+                                       " from the journal of server ", before);
   if (!backups_.empty()) {
-    backups_[place].lost = "it was used up at a take-over";
+    if (missing.by_backup) backups_[place].lost = "it was used up at a take-over";
     backups_[place].stand_in.reset();
     backups_[place].tries = 0;
+    if (missing.by_backup && IsFenced()) {
+      place_journals_[place] = {missing.generation, "it begins anew after a take-over"};
+    }
     Store(outputs);  // there is no other copy that could come back
   }
   outputs.push_back(LogReason{absl::StrCat("job '", spec_.name, "': ", what)});
@@ -322,7 +347,7 @@ std::string Job::WhichServersAreMissing(absl::Duration now) const {
                      absl::ToInt64Seconds(now - missing.since.value_or(now)), " s of ",
                      absl::ToInt64Seconds(options_.patience), " s");
     if (missing.successor) {
-      absl::StrAppend(&one, ", whose ", backups_.empty() ? "journal" : "backup",
+      absl::StrAppend(&one, ", whose ", missing.by_backup ? "backup" : "journal",
                       " server ", missing.successor->server, " (",
                       missing.successor->name, ") reads");
     } else if (!missing.error.empty()) {
@@ -336,17 +361,19 @@ std::string Job::WhichServersAreMissing(absl::Duration now) const {
 std::string Job::WhichServersAreLost(absl::Duration now, const LostServers& lost) const {
   std::vector<std::string> all;
   bool have_backups = true;
+  bool waits = true;
   for (const JobServer& server : servers_) {
     const auto found = lost.find(server.server);
     if (found == lost.end() || !IsHere(server)) continue;
-    have_backups =
-        have_backups && HasBackup(static_cast<size_t>(&server - servers_.data()));
+    const auto place = static_cast<size_t>(&server - servers_.data());
+    have_backups = have_backups && HasBackup(place);
+    waits = waits && CanWaitFor(place);
     all.push_back(absl::StrCat("server ", server.server, " (", server.name, ") was lost ",
                                absl::ToInt64Seconds(now - found->second), " s ago"));
   }
   if (all.empty() || phase_ == Phase::kOver) return "";
   const std::string what = absl::StrJoin(all, " and ");
-  if (CanWaitForServers()) return absl::StrCat(what, "; the job waits for it");
+  if (waits && !have_backups) return absl::StrCat(what, "; the job waits for it");
   return absl::StrCat(what, "; ",
                       have_backups ? "its backup takes over" : "the job fails",
                       " if its connection is not back after ",
@@ -366,7 +393,7 @@ void Job::AwaitServers(absl::Duration now, CoordinatorOutputs& outputs) {
           absl::StrCat(
               named, " did not come back within ", absl::FormatDuration(Seconds(limit)),
               missing.error.empty() ? "" : absl::StrCat(" (", missing.error, ")"),
-              backups_.empty()
+              !missing.by_backup
                   ? "; what the job did is in the journals of its servers: play them "
                     "with syncline replay, and resume from that"
                   : ", and its backup did not take over; go on from a checkpoint"),

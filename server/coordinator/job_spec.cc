@@ -297,7 +297,8 @@ absl::Status ValidateJob(const JobSpec& spec) {
   SYNCLINE_RETURN_IF_ERROR(CheckAnswers(spec.settings.answers, sync));
   if (spec.HasBackups() && (sync.skips_versions() || sync.has_quorum())) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "durability=peer needs mode bsp without a quorum, and the job has mode ",
+        "durability=", spec.settings.durability,
+        " needs mode bsp without a quorum, and the job has mode ",
         FormatNamedOptions(spec.training.mode), "; choose durability=disk or none"));
   }
   if (sync.quorum > spec.workers && sync.quorum != kMaxWorkers) {

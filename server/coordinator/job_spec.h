@@ -38,13 +38,17 @@ struct JobSpec {
   TrainingSettings training = {};
   std::vector<TensorSpec> tensors = {};
 
-  bool IsJournaled() const { return settings.durability == "disk"; }
+  bool IsJournaled() const {
+    return settings.durability == "disk" || settings.durability == "disk+peer";
+  }
   // For one that has died and comes back with its journal.
   bool WaitsForServers() const {
     return IsJournaled() && !training.sync().skips_versions();
   }
   // Each server has a backup in the memory of another one.
-  bool HasBackups() const { return settings.durability == "peer"; }
+  bool HasBackups() const {
+    return settings.durability == "peer" || settings.durability == "disk+peer";
+  }
 
   // Steps from one scheduled checkpoint to the next, in whole updates; 0: none.
   uint64_t CutEvery() const;

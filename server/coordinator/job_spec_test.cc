@@ -83,7 +83,7 @@ TEST(JobSpec, SettingsThatNobodyCanMeanAreRefused) {
   JobSpec job = SparseLoCo();
   job.settings.durability = "paper";
   EXPECT_EQ(ValidateJob(job).message(),
-            "durability is 'paper', allowed are none, disk and peer");
+            "durability is 'paper', allowed are none, disk, peer and disk+peer");
 }
 
 TEST(JobSpec, StepsOfOneWorkerHaveNoParticipation) {

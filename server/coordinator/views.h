@@ -81,6 +81,8 @@ struct BackupView {
   std::string holder = {};  // whose memory it is in
   std::string lost = {};    // why there is none any more; empty: there is one
   std::string next = {};    // what is done about that
+  // Why its journal does not count, where it has one, too; empty: it does.
+  std::string journal_lost = {};
 };
 // What a server's journal or backup has of a job.
 struct RecordProgress {
@@ -157,7 +159,7 @@ struct JobView {
   std::vector<LossPoint> loss_curve = {};     // of range tests
   std::vector<MemberView> members = {};
   CheckpointView checkpoint = {};
-  std::string durability = {};     // "none", "disk" or "peer"
+  std::string durability = {};     // "none", "disk", "peer" or "disk+peer"
   bool waits_for_servers = false;  // that have died, and come back with their journals
   std::vector<BackupView> backups = {};
   std::map<uint32_t, RecordProgress> records = {};  // by server, as each said last

@@ -69,8 +69,10 @@ void Journal::Stop() {
 absl::Status Journal::Begin(JournaledJob begun) {
   const std::string folder =
       absl::StrCat(options_.directory, "/", FolderOf(begun.head.job));
-  SYNCLINE_RETURN_IF_ERROR(MakeFolder(folder));
-  SYNCLINE_RETURN_IF_ERROR(TryFolder(folder));
+  if (!begun.begins_anew) {
+    SYNCLINE_RETURN_IF_ERROR(MakeFolder(folder));
+    SYNCLINE_RETURN_IF_ERROR(TryFolder(folder));
+  }
   auto job = std::make_shared<Job>();
   job->id = begun.job;
   job->head = begun.head;
@@ -93,6 +95,13 @@ absl::Status Journal::Begin(JournaledJob begun) {
     }
   }
   job->run = std::move(begun.run);
+  job->is_fenced = begun.is_fenced;
+  job->generation = begun.generation;
+  if (begun.begins_anew) {
+    job->phase = Phase::kEnded;
+    job->state.error = "it begins anew after a take-over, and is not whole yet";
+    for (uint32_t engine = 0; engine < job->engines; ++engine) job->silent.insert(engine);
+  }
   absl::MutexLock lock(&mutex_);
   job->number = ++begun_;
   jobs_[begun.job] = std::move(job);
@@ -124,6 +133,14 @@ Journal::Job& Journal::Largest(Job& otherwise) {
     if (event.job->number == number) return *event.job;
   }
   return otherwise;
+}
+
+void Journal::Allow(uint32_t id, uint32_t generation) {
+  absl::MutexLock lock(&mutex_);
+  const auto job = jobs_.find(id);
+  if (job == jobs_.end() || job->second->phase != Phase::kEnded) return;
+  job->second->is_allowed = true;
+  job->second->generation = generation;
 }
 
 void Journal::Take(uint32_t id, uint32_t engine,
@@ -215,6 +232,8 @@ void Journal::End(Job& job, const std::string& why) {
                        {{"job", job.id}, {"version", job.state.durable}, {"error", why}});
   }
   job.phase = Phase::kEnded;
+  job.is_allowed = !job.is_fenced;
+  job.has_all_parts = false;
   job.state.error = why;
   job.retry_at = clock_.Now() + job.retry;
   for (uint32_t engine = 0; engine < job.engines; ++engine) job.silent.insert(engine);
@@ -343,6 +362,7 @@ void Journal::WriteGroup(const std::deque<Event>& events) {
   for (const auto& job : jobs) SyncAll(*job);
   for (const Event& event : others) Heed(event);
   for (const auto& job : jobs) {
+    FinishIfFarEnough(*job);
     FinishSnapshots(*job);
     AskForSnapshots(job);
     ShowSize(*job);
@@ -358,6 +378,8 @@ void Journal::Heed(const Event& event) {
     if (event.job->phase == Phase::kEnded) return;
     if (event.job->phase == Phase::kGoesOn) return shard.TookAllStates();
     was_last = event.job->partial.erase(event.engine) > 0 && event.job->partial.empty();
+    event.job->has_all_parts = was_last;
+    if (event.job->is_fenced) return;  // FinishIfFarEnough
   }
   if (was_last) FinishBeginning(*event.job);
 }

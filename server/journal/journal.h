@@ -75,6 +75,9 @@ struct JournalOptions {
       [](uint32_t, uint32_t, uint64_t) {};
   // Likewise: the job's journal may begin anew.
   std::function<void(uint32_t job)> on_room = [](uint32_t) {};
+  // The journal of that job has begun anew as that generation, and counts.
+  std::function<void(uint32_t job, uint32_t generation)> on_whole = [](uint32_t,
+                                                                       uint32_t) {};
   // Likewise, once: a sync has failed, and the process must end. Says of which file, up to
   // where it is safe, and what to do.
   std::function<void(const absl::Status& why)> on_lost = [](const absl::Status&) {};
@@ -91,6 +94,11 @@ struct JournaledJob {
   std::vector<std::vector<uint32_t>> trained = {};  // of them: those that make steps
   bool may_begin_anew = false;                      // and take snapshots
   std::vector<uint64_t> state_bytes = {};  // of each engine's shard, about; none: unknown
+  // It has a backup, too (ADR 38): once it has ended it begins anew when Allow has said so,
+  // as the next generation, and is whole (on_whole) when no block of the job can be behind it.
+  bool is_fenced = false;
+  uint32_t generation = 0;
+  bool begins_anew = false;  // there is nothing yet, and other shards have made steps
   // Of a run that goes on: its name, and what there is of each engine.
   std::string run = {};
   std::vector<ShardTail> tails = {};
@@ -121,6 +129,8 @@ class Journal {
   void Name(uint32_t job, const std::string& run) ABSL_LOCKS_EXCLUDED(mutex_);
   void Take(uint32_t job, uint32_t engine, std::shared_ptr<const ShardRecord> record)
       ABSL_LOCKS_EXCLUDED(mutex_);
+  // One that is fenced and has ended may begin anew as that generation.
+  void Allow(uint32_t job, uint32_t generation) ABSL_LOCKS_EXCLUDED(mutex_);
   // From here on Take gives what the engine's shard is, and its records; false: not now.
   bool BeginAnew(uint32_t job, uint32_t engine) ABSL_LOCKS_EXCLUDED(mutex_);
   // What on_snapshot has asked for was taken, and there is more.
@@ -150,6 +160,10 @@ class Journal {
     uint32_t engines = 0;
     Phase phase = Phase::kGoesOn;
     bool may_begin_anew = false;
+    bool is_fenced = false;
+    bool is_allowed = true;     // to begin anew now
+    bool has_all_parts = false;  // of one that begins anew
+    uint32_t generation = 0;
     absl::Duration retry = {};  // after it has ended
     absl::Duration retry_at = {};
     std::set<uint32_t> silent = {};   // engines whose records are not taken
@@ -174,6 +188,7 @@ class Journal {
   void Write(const Event& event, const std::string& folder) ABSL_LOCKS_EXCLUDED(mutex_);
   void SyncAll(Job& job) ABSL_LOCKS_EXCLUDED(mutex_);
   void FinishBeginning(Job& job) ABSL_LOCKS_EXCLUDED(mutex_);
+  void FinishIfFarEnough(Job& job) ABSL_LOCKS_EXCLUDED(mutex_);
   void Say(Event::Kind kind, uint32_t job, uint32_t engine) ABSL_LOCKS_EXCLUDED(mutex_);
   // Of what is no record, once the records before it are synced.
   void Heed(const Event& event) ABSL_LOCKS_EXCLUDED(mutex_);

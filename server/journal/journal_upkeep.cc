@@ -93,18 +93,21 @@ void Journal::LookForRoom() {
   {
     absl::MutexLock lock(&mutex_);
     for (const auto& [id, job] : jobs_) {
-      if (job->phase == Phase::kEnded && job->may_begin_anew) ended.push_back(job);
+      const bool may = job->may_begin_anew && job->is_allowed;
+      if (job->phase == Phase::kEnded && may) ended.push_back(job);
     }
   }
   for (const auto& job : ended) {
     for (ShardLog& shard : job->shards) shard.GiveUp();
+    uint32_t generation = 0;
     {
       absl::MutexLock lock(&mutex_);
       if (clock_.Now() < job->retry_at) continue;
+      generation = job->generation;
     }
     const absl::Status room = CheckRoom(*job);
     if (room.ok()) {
-      for (ShardLog& shard : job->shards) shard.BeginAnew();
+      for (ShardLog& shard : job->shards) shard.BeginAnew(generation);
     }
     absl::MutexLock lock(&mutex_);
     if (!room.ok()) {
@@ -114,10 +117,22 @@ void Journal::LookForRoom() {
     const auto current = jobs_.find(job->id);
     if (current == jobs_.end() || current->second != job) continue;
     job->phase = Phase::kBeginsAnew;
+    job->has_all_parts = false;
     job->partial = job->silent;
     options_.log.Info("the journal begins anew", {{"job", job->id}});
     options_.on_room(job->id);
   }
+}
+
+// So that all of the job can be played to a step that all have (ADR 33).
+void Journal::FinishIfFarEnough(Job& job) {
+  {
+    absl::MutexLock lock(&mutex_);
+    const bool waits = job.is_fenced && job.has_all_parts;
+    if (!waits || job.phase != Phase::kBeginsAnew) return;
+  }
+  const auto is_there = [](const ShardLog& shard) { return shard.IsFarEnough(); };
+  if (std::ranges::all_of(job.shards, is_there)) FinishBeginning(job);
 }
 
 void Journal::FinishBeginning(Job& job) {
@@ -125,6 +140,14 @@ void Journal::FinishBeginning(Job& job) {
     if (const absl::Status whole = shard.Whole(); !whole.ok()) return Fail(job, whole);
   }
   for (ShardLog& shard : job.shards) shard.DeleteSuperseded();
+  std::string folder;
+  {
+    absl::MutexLock lock(&mutex_);
+    folder = FolderOfRun(job);
+  }
+  for (const ShardLog& shard : job.shards) {
+    if (job.is_fenced) shard.DeleteEarlier(folder);
+  }
   {
     absl::MutexLock lock(&mutex_);
     if (job.phase != Phase::kBeginsAnew) return;
@@ -133,9 +156,16 @@ void Journal::FinishBeginning(Job& job) {
     job.retry = options_.retry;
   }
   SyncAll(job);
-  absl::MutexLock lock(&mutex_);
-  options_.log.Info("the journal goes on; the job is durable again",
-                    {{"job", job.id}, {"version", job.state.durable}});
+  uint32_t generation = 0;
+  {
+    absl::MutexLock lock(&mutex_);
+    const auto current = jobs_.find(job.id);
+    if (current == jobs_.end() || current->second.get() != &job) return;
+    generation = job.generation;
+    options_.log.Info("the journal goes on; the job is durable again",
+                      {{"job", job.id}, {"version", job.state.durable}});
+  }
+  if (job.is_fenced) options_.on_whole(job.id, generation);
 }
 
 void Journal::Prune() {

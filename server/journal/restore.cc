@@ -127,15 +127,21 @@ absl::StatusOr<std::unique_ptr<RunRestore>> RunRestore::Open(RunRestoreOptions o
   std::map<uint32_t, std::shared_ptr<UniqueFd>> locks;
   for (const uint32_t shard : options.shards) {
     SYNCLINE_ASSIGN_OR_RETURN(UniqueFd lock,
-                              LockFile(absl::StrCat(folder, "/", LockName(shard))));
+                              LockFile(absl::StrCat(
+                                  folder, "/", LockName(shard, options.generation))));
     locks[shard] = std::make_shared<UniqueFd>(std::move(lock));
   }
   SYNCLINE_ASSIGN_OR_RETURN(JournalRun run,
                             FindRun({options.directory}, options.job, options.run));
   for (const uint32_t shard : options.shards) {
-    if (run.shards.contains(shard)) continue;
-    return absl::NotFoundError(
-        absl::StrCat("nothing of shard ", shard, " is in ", folder));
+    if (!run.shards.contains(shard)) {
+      return absl::NotFoundError(
+          absl::StrCat("nothing of shard ", shard, " is in ", folder));
+    }
+    if (run.generations.at(shard) == options.generation) continue;
+    return absl::FailedPreconditionError(absl::StrCat(
+        "what is in ", folder, " of shard ", shard, " is its journal ",
+        run.generations.at(shard), ", and the job goes on from ", options.generation));
   }
   std::unique_ptr<RunRestore> restore(new RunRestore(std::move(options), std::move(run)));
   restore->locks_ = std::move(locks);
@@ -207,6 +213,7 @@ absl::StatusOr<ShardTail> RunRestore::Play(uint32_t number,
   SYNCLINE_ASSIGN_OR_RETURN(ShardTail tail,
                             Player(*records, segments, shard).Play(beginning));
   tail.lock = locks_.at(number);
+  tail.generation = options_.generation;
   const auto superseded = run_.superseded.find(number);
   if (superseded == run_.superseded.end()) return tail;
   for (const std::string& segment : superseded->second) {

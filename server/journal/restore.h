@@ -36,6 +36,7 @@ struct RunRestoreOptions {
   std::string job = {};
   std::string run = {};
   std::vector<uint32_t> shards = {};  // that have blocks
+  uint32_t generation = 0;            // no other one is taken
   // For runs that began with a checkpoint, or whose first segments were deleted for one.
   BlobStore* checkpoints = nullptr;
   std::shared_ptr<const CheckpointLayout> layout = {};

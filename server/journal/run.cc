@@ -25,8 +25,9 @@ struct SegmentFile {
   std::string path = {};
   SegmentKind kind = SegmentKind::kGoesOn;
 };
-// By shard and number of the segment.
-using Segments = std::map<uint32_t, std::map<uint32_t, SegmentFile>>;
+// By shard, generation and number of the segment.
+using Generation = std::map<uint32_t, SegmentFile>;
+using Segments = std::map<uint32_t, std::map<uint32_t, Generation>>;
 
 absl::StatusOr<std::vector<fs::path>> EntriesOf(const fs::path& folder) {
   std::vector<fs::path> entries;
@@ -48,7 +49,8 @@ absl::Status AddSegments(const fs::path& folder, Segments& segments) {
     if (!place) continue;
     const std::string path = entry.string();
     const auto [known, is_new] =
-        segments[place->shard].try_emplace(place->number, SegmentFile{path, place->kind});
+        segments[place->shard][place->generation].try_emplace(
+            place->number, SegmentFile{path, place->kind});
     if (is_new) continue;
     return absl::InvalidArgumentError(absl::StrCat(known->second.path, " and ", path,
                                                    " are the same segment; name one"));
@@ -56,21 +58,49 @@ absl::Status AddSegments(const fs::path& folder, Segments& segments) {
   return absl::OkStatus();
 }
 
+// Whether it would be enough by itself: the first one is what there was from the beginning.
+bool IsWhole(uint32_t generation, const Generation& files) {
+  const auto is_anew = [](const auto& one) {
+    return one.second.kind == SegmentKind::kAnew;
+  };
+  return generation == 0 || std::ranges::any_of(files, is_anew);
+}
+
+// The highest that is whole.
+std::optional<uint32_t> WhatCounts(const std::map<uint32_t, Generation>& generations) {
+  for (auto one = generations.rbegin(); one != generations.rend(); ++one) {
+    if (IsWhole(one->first, one->second)) return one->first;
+  }
+  return std::nullopt;
+}
+
+void Sort(uint32_t shard, const Generation& files, JournalRun& run) {
+  uint32_t from = 0;  // number
+  uint32_t to = std::numeric_limits<uint32_t>::max();
+  for (const auto& [number, file] : files) {
+    if (file.kind == SegmentKind::kAnew) {
+      from = number;
+      to = std::numeric_limits<uint32_t>::max();  // an earlier attempt left something
+    }
+    if (file.kind == SegmentKind::kBegun) to = std::min(to, number);
+  }
+  for (const auto& [number, file] : files) {
+    const bool counts = from <= number && number < to;
+    (counts ? run.shards : run.superseded)[shard].push_back(file.path);
+  }
+}
+
 // Sorts a run's segments into those that count and the others.
 void Sort(const Segments& segments, JournalRun& run) {
-  for (const auto& [shard, files] : segments) {
-    uint32_t from = 0;  // number
-    uint32_t to = std::numeric_limits<uint32_t>::max();
-    for (const auto& [number, file] : files) {
-      if (file.kind == SegmentKind::kAnew) {
-        from = number;
-        to = std::numeric_limits<uint32_t>::max();  // an earlier attempt left something
+  for (const auto& [shard, generations] : segments) {
+    const std::optional<uint32_t> counts = WhatCounts(generations);
+    if (counts) run.generations[shard] = *counts;
+    for (const auto& [generation, files] : generations) {
+      if (generation == counts) {
+        Sort(shard, files, run);
+        continue;
       }
-      if (file.kind == SegmentKind::kBegun) to = std::min(to, number);
-    }
-    for (const auto& [number, file] : files) {
-      const bool counts = from <= number && number < to;
-      (counts ? run.shards : run.superseded)[shard].push_back(file.path);
+      for (const auto& [number, file] : files) run.superseded[shard].push_back(file.path);
     }
   }
 }
@@ -184,7 +214,8 @@ absl::StatusOr<std::vector<UniqueFd>> LockRun(const JournalRun& run) {
   for (const auto& [shard, segments] : run.shards) {
     const fs::path folder = fs::path(segments.front()).parent_path();
     SYNCLINE_ASSIGN_OR_RETURN(locks.emplace_back(),
-                              LockFile((folder / LockName(shard)).string()));
+                              LockFile((folder / LockName(shard, run.generations.at(shard)))
+                                           .string()));
   }
   return locks;
 }
@@ -220,7 +251,12 @@ std::vector<RunOnDisk> ListRuns(const std::string& directory) {
       if (!AddSegments(folder, segments).ok() || segments.empty()) continue;
       RunOnDisk& run = runs.emplace_back(
           RunOnDisk{.job = job.filename().string(), .run = folder.filename().string()});
-      for (const auto& [shard, paths] : segments) run.shards.push_back(shard);
+      for (const auto& [shard, generations] : segments) {
+        const std::optional<uint32_t> counts = WhatCounts(generations);
+        if (!counts) continue;
+        run.shards.push_back(shard);
+        run.generations.push_back(*counts);
+      }
     }
   }
   return runs;

@@ -31,6 +31,7 @@ struct JournalRun {
   std::map<uint32_t, std::vector<std::string>> shards = {};
   // Of those before, and of a beginning that did not become whole: of no use any more.
   std::map<uint32_t, std::vector<std::string>> superseded = {};
+  std::map<uint32_t, uint32_t> generations = {};  // of what counts, by shard
   std::vector<std::string> others = {};  // runs that are there, too, for people
 
   // "9f03c1d2a4b5e677, begun 2026-03-01T12:00:00+00:00".
@@ -56,6 +57,7 @@ struct RunOnDisk {
   std::string job = {};  // the folder of its name (server/checkpoint/manifest.h)
   std::string run = {};
   std::vector<uint32_t> shards = {};
+  std::vector<uint32_t> generations = {};  // of each: the highest that is whole
 };
 std::vector<RunOnDisk> ListRuns(const std::string& directory);
 

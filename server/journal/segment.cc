@@ -83,22 +83,28 @@ std::optional<SegmentHead> AboutFrom(ByteView bytes) {
 
 }  // namespace
 
-std::string SegmentName(uint32_t shard, uint32_t number, SegmentKind kind) {
+std::string SegmentName(uint32_t shard, uint32_t number, SegmentKind kind,
+                        uint32_t generation) {
   const char* const begins = kind == SegmentKind::kBegun  ? "-begun"
                              : kind == SegmentKind::kAnew ? "-anew"
                                                           : "";
-  return absl::StrFormat("shard-%05d-%06d%s.journal", shard, number, begins);
+  const std::string of = generation == 0 ? "" : absl::StrFormat("g%d-", generation);
+  return absl::StrFormat("shard-%05d-%s%06d%s.journal", shard, of, number, begins);
 }
 
 std::optional<SegmentPlace> ParseSegmentName(const std::string& name) {
   SegmentPlace place;
   const bool is_one =
-      std::sscanf(name.c_str(), "shard-%u-%u", &place.shard, &place.number) == 2;
+      std::sscanf(name.c_str(), "shard-%u-%u", &place.shard, &place.number) == 2 ||
+      std::sscanf(name.c_str(), "shard-%u-g%u-%u", &place.shard, &place.generation,
+                  &place.number) == 3;
   if (!is_one) return std::nullopt;
   for (const SegmentKind kind :
        {SegmentKind::kGoesOn, SegmentKind::kBegun, SegmentKind::kAnew}) {
     place.kind = kind;
-    if (SegmentName(place.shard, place.number, kind) == name) return place;
+    if (SegmentName(place.shard, place.number, kind, place.generation) == name) {
+      return place;
+    }
   }
   return std::nullopt;
 }

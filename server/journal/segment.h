@@ -7,6 +7,11 @@
 //   shard-00003-000007-begun.journal    not all of the shard is there yet
 //   shard-00003-000007-anew.journal     with those after it, all of it
 //
+// In jobs with backups, too, a journal that begins anew, or on another server, is another
+// generation (ADR 38): the highest that is whole counts.
+//
+//   shard-00003-g17-000001-anew.journal
+//
 // A snapshot of a journal that goes on begins in a segment like any other, which gets the
 // name `-anew` once all of the snapshot is on the disk. Its records go on from those before
 // it; those of a block that precede its state are passed over by whoever begins there.
@@ -62,11 +67,12 @@ enum class SegmentKind {
   kBegun,   // of a beginning that counts for nothing yet, nor do those after it
   kAnew,    // those before it are no longer needed
 };
-// "shard-00003-000001.journal"
+// "shard-00003-000001.journal"; with a generation other than 0 "shard-00003-g17-000001.journal"
 std::string SegmentName(uint32_t shard, uint32_t number,
-                        SegmentKind kind = SegmentKind::kGoesOn);
+                        SegmentKind kind = SegmentKind::kGoesOn, uint32_t generation = 0);
 struct SegmentPlace {
   uint32_t shard = 0;
+  uint32_t generation = 0;
   uint32_t number = 0;
   SegmentKind kind = SegmentKind::kGoesOn;
 };

@@ -60,6 +60,7 @@ ShardLog::ShardLog(SegmentHead head, const std::vector<uint32_t>& trained,
 ShardLog::ShardLog(SegmentHead head, const ShardTail& tail)
     : head_(std::move(head)),
       lock_(tail.lock),
+      generation_(tail.generation),
       number_(tail.last_number),
       anew_version_(tail.anew_version),
       settings_(tail.settings),
@@ -78,7 +79,10 @@ void ShardLog::CountBlocks() {
   for (const auto& [block, version] : versions_) ++blocks_at_[version];
 }
 
-std::string LockName(uint32_t shard) { return absl::StrFormat("shard-%05d.lock", shard); }
+std::string LockName(uint32_t shard, uint32_t generation) {
+  const std::string of = generation == 0 ? "" : absl::StrFormat("-g%d", generation);
+  return absl::StrFormat("shard-%05d%s.lock", shard, of);
+}
 
 uint64_t ShardLog::durable() const {
   return versions_.empty() ? std::numeric_limits<uint64_t>::max() : durable_;
@@ -94,11 +98,13 @@ absl::Status ShardLog::Begin(const std::string& folder) {
   }
   if (lock_ == nullptr) {
     SYNCLINE_ASSIGN_OR_RETURN(UniqueFd lock,
-                              LockFile(absl::StrCat(folder, "/", LockName(head_.shard))));
+                              LockFile(absl::StrCat(
+                                  folder, "/", LockName(head_.shard, generation_))));
     lock_ = std::make_shared<UniqueFd>(std::move(lock));
   }
   version_ = 0;
-  path_ = absl::StrCat(folder, "/", SegmentName(head_.shard, ++number_, NextKind()));
+  path_ = absl::StrCat(
+      folder, "/", SegmentName(head_.shard, ++number_, NextKind(), generation_));
   auto segment = SegmentWriter::Create(path_, head_);
   if (!segment.ok()) {
     // A name that was there before is somebody else's.
@@ -249,7 +255,8 @@ absl::Status ShardLog::BeAnew(std::string& path) {
   const std::filesystem::path begun(path);
   const auto place = ParseSegmentName(begun.filename().string());
   std::string whole =
-      (begun.parent_path() / SegmentName(place->shard, place->number, SegmentKind::kAnew))
+      (begun.parent_path() / SegmentName(place->shard, place->number, SegmentKind::kAnew,
+                                         place->generation))
           .string();
   if (std::rename(path.c_str(), whole.c_str()) != 0) {
     return absl::InternalError(
@@ -261,8 +268,10 @@ absl::Status ShardLog::BeAnew(std::string& path) {
 
 // ---- Beginning anew ----
 
-void ShardLog::BeginAnew() {
+void ShardLog::BeginAnew(uint32_t generation) {
   GiveUp();
+  if (generation != generation_) lock_.reset();
+  generation_ = generation;
   // Of an attempt that some shards had finished, and others not, the rest is here still.
   before_.written = bytes();
   before_.anew_version = anew_version_;
@@ -285,6 +294,10 @@ void ShardLog::BeginAnew() {
   is_dirty_ = false;
 }
 
+bool ShardLog::IsFarEnough() const {
+  return !is_dirty_ && (versions_.empty() || durable() >= anew_version_ + kFurthestBehind);
+}
+
 // Its name says that it is whole.
 absl::Status ShardLog::Whole() {
   if (!is_begun_) return absl::OkStatus();
@@ -302,6 +315,24 @@ void ShardLog::DeleteSuperseded() {
   while (!closed_.empty() && NumberOf(closed_.front().path) < snapshot_number_) {
     Delete(closed_.front().path).IgnoreError();
     closed_.pop_front();
+  }
+}
+
+void ShardLog::DeleteEarlier(const std::string& folder) const {
+  std::error_code error;
+  std::map<uint32_t, std::vector<std::string>> earlier;  // by generation
+  for (std::filesystem::directory_iterator entry(folder, error);
+       !error && entry != std::filesystem::directory_iterator(); entry.increment(error)) {
+    const auto place = ParseSegmentName(entry->path().filename().string());
+    const bool is_earlier =
+        place && place->shard == head_.shard && place->generation < generation_;
+    if (is_earlier) earlier[place->generation].push_back(entry->path().string());
+  }
+  for (const auto& [generation, paths] : earlier) {
+    const auto lock =
+        LockFile(absl::StrCat(folder, "/", LockName(head_.shard, generation)));
+    if (!lock.ok()) continue;
+    for (const std::string& path : paths) Delete(path).IgnoreError();
   }
 }
 

@@ -26,6 +26,7 @@ namespace syncline {
 // The segments of a shard that another process wrote, and how far they go.
 struct ShardTail {
   uint64_t next_sequence = 1;
+  uint32_t generation = 0;
   uint32_t last_number = 0;  // of a segment
   struct Segment {
     std::string path = {};
@@ -51,8 +52,9 @@ struct SnapshotLimits {
   uint64_t least = 0;  // bytes of records, for small shards
 };
 
-// "shard-00003.lock": whoever writes the shard's segments holds it.
-std::string LockName(uint32_t shard);
+// "shard-00003.lock", "shard-00003-g17.lock": whoever writes these segments of the shard
+// holds it.
+std::string LockName(uint32_t shard, uint32_t generation = 0);
 
 class ShardLog {
  public:
@@ -105,13 +107,17 @@ class ShardLog {
   // ---- Beginning anew ----
 
   // What is appended from now on is all that the shard is, block by block, and its records.
-  void BeginAnew();
+  void BeginAnew(uint32_t generation = 0);
+  // All of it has been appended and synced, and no block of the job can be further behind.
+  bool IsFarEnough() const;
   // All of it is on the disk: it counts, and what was there before does not.
   absl::Status Whole();
   // What was there before it, or before the last snapshot, goes. Once all shards of the
   // server are whole, so that those that are not could still be played to a step that all
   // have.
   void DeleteSuperseded();
+  // Of earlier generations in that folder, which nobody writes.
+  void DeleteEarlier(const std::string& folder) const;
   // It will not be whole: its segments go, and the space they take.
   void GiveUp();
 
@@ -130,6 +136,7 @@ class ShardLog {
 
   SegmentHead head_;
   std::shared_ptr<UniqueFd> lock_;  // once it has begun
+  uint32_t generation_ = 0;
   std::unique_ptr<SegmentWriter> open_;
   std::string path_;  // of the open one
   uint32_t number_ = 0;

@@ -44,15 +44,43 @@ void Write(const BackedUp& backed_up, v1::BackedUp& out) {
 
 BackedUp Read(const v1::BackedUp& in) { return {in.job(), in.session_key()}; }
 
+void Write(const JournalLost& lost, v1::JournalLost& out) {
+  out.set_job(lost.job);
+  out.set_reason(lost.reason);
+}
+
+JournalLost Read(const v1::JournalLost& in) { return {in.job(), in.reason()}; }
+
+void Write(const JournalWhole& whole, v1::JournalWhole& out) {
+  out.set_job(whole.job);
+  out.set_generation(whole.generation);
+}
+
+JournalWhole Read(const v1::JournalWhole& in) { return {in.job(), in.generation()}; }
+
+void Write(const JournalGone& gone, v1::JournalGone& out) {
+  out.set_job(gone.job);
+  out.set_generation(gone.generation);
+}
+
+JournalGone Read(const v1::JournalGone& in) { return {in.job(), in.generation()}; }
+
 void Write(const HoldBackup& hold, v1::HoldBackup& out) {
   out.set_job(hold.job);
   out.set_server(hold.server);
   out.set_engines(hold.engines);
   out.set_order(hold.order);
+  out.set_has_journal(hold.has_journal);
+  out.set_restores(hold.restores);
 }
 
 HoldBackup Read(const v1::HoldBackup& in) {
-  return {in.job(), in.server(), in.engines(), in.order()};
+  return {.job = in.job(),
+          .server = in.server(),
+          .engines = in.engines(),
+          .order = in.order(),
+          .has_journal = in.has_journal(),
+          .restores = in.restores()};
 }
 
 void Write(const BackupAt& at, v1::BackupAt& out) {
@@ -76,8 +104,12 @@ void Write(const BackupGone& gone, v1::BackupGone& out) {
 
 BackupGone Read(const v1::BackupGone& in) { return {in.job(), in.reason()}; }
 
-void Write(const TakeOver& take, v1::TakeOver& out) { out.set_job(take.job); }
+void Write(const TakeOver& take, v1::TakeOver& out) {
+  out.set_job(take.job);
+  out.set_run(take.run);
+  out.set_generation(take.generation);
+}
 
-TakeOver Read(const v1::TakeOver& in) { return {in.job()}; }
+TakeOver Read(const v1::TakeOver& in) { return {in.job(), in.run(), in.generation()}; }
 
 }  // namespace syncline

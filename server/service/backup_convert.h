@@ -19,6 +19,12 @@ BackupLost Read(const v1::BackupLost& in);
 void Write(const BackedUp& backed_up, v1::BackedUp& out);
 BackedUp Read(const v1::BackedUp& in);
 
+void Write(const JournalLost& lost, v1::JournalLost& out);
+JournalLost Read(const v1::JournalLost& in);
+void Write(const JournalWhole& whole, v1::JournalWhole& out);
+JournalWhole Read(const v1::JournalWhole& in);
+void Write(const JournalGone& gone, v1::JournalGone& out);
+JournalGone Read(const v1::JournalGone& in);
 void Write(const HoldBackup& hold, v1::HoldBackup& out);
 HoldBackup Read(const v1::HoldBackup& in);
 

@@ -100,6 +100,8 @@ absl::StatusOr<EngineJob> Engine::Build(EngineJobOptions options) {
         return !shard.tensors[block.range.tensor].group.frozen;
       }));
   built.sends_records = options.sends_records;
+  built.keeps_journal = options.keeps_journal;
+  built.is_fenced = options.is_fenced;
   // The pool is only remembered here; the engine's thread takes from it.
   SYNCLINE_ASSIGN_OR_RETURN(built.shard, Shard::Create(shard, options.blocks, pool_));
   if (options.load) SYNCLINE_RETURN_IF_ERROR(options.load(*built.shard));
@@ -115,6 +117,8 @@ void Engine::Adopt(uint32_t job, EngineJob built) {
     adopted.times.TraceTo(options_.trace, job);
     if (options_.metrics != nullptr) adopted.traffic = options_.metrics->TrafficOf(job);
     if (built.sends_records) adopted.records = std::make_unique<RecordSender>();
+    adopted.sinks = RecordSinks(built.keeps_journal, built.sends_records);
+    adopted.is_fenced = built.is_fenced;
   });
 }
 
@@ -151,7 +155,6 @@ void Engine::Apply(uint32_t job, ShardInput input) {
     if (found == jobs_.end()) return;
     Run(job, found->second, input);
     if (std::holds_alternative<ShardCommit>(input)) CloseStrangers(found->second);
-    if (std::holds_alternative<ShardDurable>(input)) RecordMore(job, found->second);
   });
 }
 
@@ -434,12 +437,14 @@ void Engine::Run(uint32_t id, Job& job, const ShardInput& input) {
       BackUpNext(id, job, *backed_up);
       continue;
     }
-    const auto* recorded = std::get_if<ShardRecorded>(&output);
-    if (recorded != nullptr && job.records != nullptr) {
-      job.records->Take(*recorded->record);
+    if (const auto* recorded = std::get_if<ShardRecorded>(&output)) {
+      const RecordSinks::Takers takers = job.sinks.Take(*recorded->record);
+      if (takers.backup && job.records != nullptr) job.records->Take(*recorded->record);
+      if (!takers.journal) continue;
     }
     events_.on_output(id, output);
   }
+  if (const auto news = job.sinks.News()) Run(id, job, *news);
 }
 
 void Engine::Send(Job& job, const ShardReply& reply) {

@@ -57,6 +57,7 @@
 #include "server/admin/metrics.h"
 #include "server/coordinator/backup.h"
 #include "server/links/record_link.h"
+#include "server/links/record_sinks.h"
 #include "server/links/worker_link.h"
 #include "server/service/journal_times.h"
 #include "server/service/step_times.h"
@@ -84,6 +85,9 @@ struct EngineEvents {
   // What SendRecords said is anew has all of this engine's shard.
   std::function<void(uint32_t job, uint64_t session_key)> on_backed_up = [](uint32_t,
                                                                             uint64_t) {};
+  // The journal of this job has ended: nobody hears of what it misses before LoseJournal. Of
+  // jobs that have a backup, too.
+  std::function<void(uint32_t job)> on_journal_ended = [](uint32_t) {};
   // What RecordAnew has asked for has come, or TakeSnapshot: all of it, or one of many.
   std::function<void(uint32_t job, const ShardBackedUp&)> on_recorded =
       [](uint32_t, const ShardBackedUp&) {};
@@ -93,6 +97,9 @@ struct EngineJobOptions {
   ShardOptions shard;  // checksum and publish_memory are the engine's choice
   std::vector<ShardBlock> blocks;
   bool sends_records = false;  // to a backup: SendRecords says where that is
+  bool keeps_journal = false;  // from the first record on
+  // It goes on without its journal once LoseJournal says so, and not by itself.
+  bool is_fenced = false;
   // What the shard begins with, if that is not nothing; on the caller's thread of Build.
   std::function<absl::Status(Shard&)> load = nullptr;
 };
@@ -102,6 +109,8 @@ struct EngineJob {
   std::unique_ptr<Shard> shard = nullptr;
   size_t trained = 0;  // blocks
   bool sends_records = false;
+  bool keeps_journal = false;
+  bool is_fenced = false;
 };
 
 // A worker's life, and what it shares with this server.
@@ -135,6 +144,10 @@ class Engine : private Receiver, private Acceptor {
   enum class Backups { kFromTheFirst, kAnew };
   void SendRecords(uint32_t job, const std::string& address, BackupPair as,
                    Backups since);
+  // So many of the records that its journal took are on the disk; all ones: it has ended.
+  void JournalDurable(uint32_t job, uint64_t records);
+  // Its journal is not waited for any more.
+  void LoseJournal(uint32_t job);
   // What the job's shard is by now comes as records among the others, for a journal that
   // begins anew; `begin` is called on the engine's thread before the first of them, and
   // says whether they are wanted. The next block follows when the disk has
@@ -189,8 +202,9 @@ class Engine : private Receiver, private Acceptor {
     JournalTimes journal;
     std::shared_ptr<FromBackup> from_backup;  // outlives records
     std::unique_ptr<RecordSender> records;    // null: they go to no backup
-    bool records_anew = false;
-    bool takes_snapshot = false;
+    RecordSinks sinks;
+    bool is_fenced = false;
+    std::function<bool()> begins_journal;  // RecordAnew's, until its turn comes
     bool has_more = false;  // to record anew, once what was recorded is durable
     std::shared_ptr<JobTraffic> traffic;  // null: nothing is counted
   };
@@ -235,7 +249,8 @@ class Engine : private Receiver, private Acceptor {
   void AnswerRecords(const MessageHeader& hello, const Slice& payload, Connection* from);
   static void SendAck(uint32_t job, const Backup& backup);
   void BackUpNext(uint32_t id, Job& job, const ShardBackedUp& backed_up);
-  void RecordMore(uint32_t id, Job& job);
+  void BeginPass(uint32_t id, Job& job);
+  void GoOnWith(uint32_t id, Job& job, RecordSinks::Pass pass);
   void TakeQuestion(Job& job, const MessageHeader& header);
   void Pump(uint32_t job, WorkerLife worker);
   void PumpWaiting();

@@ -87,10 +87,7 @@ void Engine::SendRecords(uint32_t id, const std::string& address, BackupPair as,
   loop_->Post([this, id, address, as = std::move(as), since](Transport&) {
     const auto job = jobs_.find(id);
     if (job == jobs_.end()) return;
-    if (since == Backups::kAnew) {
-      job->second.records = std::make_unique<RecordSender>();
-      job->second.journal = {};
-    }
+    if (since == Backups::kAnew) job->second.records = std::make_unique<RecordSender>();
     if (job->second.records == nullptr) return;
     auto& from_backup = job->second.from_backup;
     if (from_backup == nullptr) from_backup = std::make_shared<FromBackup>(*this, id);
@@ -105,52 +102,105 @@ void Engine::SendRecords(uint32_t id, const std::string& address, BackupPair as,
     if (!endpoint.ok()) return lost(endpoint.status());
     job->second.records->Connect(*std::move(endpoint), NameOf(id, as),
                                  transport_->address());
-    if (since == Backups::kAnew) Run(id, job->second, ShardBackUp{});
+    if (since == Backups::kFromTheFirst) return;
+    job->second.sinks.Want(RecordSinks::Pass::kBackup);
+    BeginPass(id, job->second);
   });
 }
+
+// ---- What a shard is, for a sink that knows nothing ----
 
 void Engine::RecordAnew(uint32_t id, std::function<bool()> begin) {
   loop_->Post([this, id, begin = std::move(begin)](Transport&) {
     const auto job = jobs_.find(id);
-    if (job == jobs_.end() || !begin()) return;
-    job->second.records_anew = true;
-    job->second.takes_snapshot = job->second.has_more = false;
-    job->second.journal = {};
-    Run(id, job->second, ShardBackUp{});
+    if (job == jobs_.end()) return;
+    job->second.begins_journal = begin;
+    job->second.sinks.Want(RecordSinks::Pass::kJournal);
+    BeginPass(id, job->second);
   });
 }
 
 void Engine::TakeSnapshot(uint32_t id, ShardBackUp::Kind order) {
   loop_->Post([this, id, order](Transport&) {
     const auto job = jobs_.find(id);
-    if (job == jobs_.end() || job->second.records_anew) return;
-    job->second.takes_snapshot = true;
-    Run(id, job->second, ShardBackUp{order});
+    if (job == jobs_.end()) return;
+    if (order == ShardBackUp::Kind::kNext) {
+      return GoOnWith(id, job->second, RecordSinks::Pass::kSnapshot);
+    }
+    job->second.sinks.Want(RecordSinks::Pass::kSnapshot);
+    BeginPass(id, job->second);
   });
 }
 
-void Engine::RecordMore(uint32_t id, Job& job) {
-  if (!std::exchange(job.has_more, false)) return;
+void Engine::BeginPass(uint32_t id, Job& job) {
+  while (const auto order = job.sinks.NextOrder()) {
+    const bool is_journals = job.sinks.pass() == RecordSinks::Pass::kJournal;
+    job.has_more = false;
+    if (is_journals && !job.begins_journal()) {
+      job.sinks.Decline();
+      continue;
+    }
+    if (*order == ShardBackUp::Kind::kBegin) job.journal = {};
+    Run(id, job, ShardBackUp{*order});
+  }
+}
+
+void Engine::GoOnWith(uint32_t id, Job& job, RecordSinks::Pass pass) {
+  if (!job.sinks.Continue(pass)) return;
   Run(id, job, ShardBackUp{ShardBackUp::Kind::kNext});
 }
 
 void Engine::BackUpNext(uint32_t id, Job& job, const ShardBackedUp& backed_up) {
-  if (job.records_anew) {
-    job.has_more = backed_up.more;
-    job.records_anew = backed_up.more;
-    if (!backed_up.more) events_.on_recorded(id, backed_up);
-    return;
+  switch (job.sinks.Answered(backed_up)) {
+    case RecordSinks::Pass::kJournal:  // it goes on once the disk has taken something
+      job.has_more = backed_up.more;
+      if (!backed_up.more) events_.on_recorded(id, backed_up);
+      break;
+    case RecordSinks::Pass::kSnapshot:
+      events_.on_recorded(id, backed_up);
+      break;
+    case RecordSinks::Pass::kBackup:
+      if (!backed_up.more) events_.on_backed_up(id, job.records->name().session_key);
+      break;
+    case RecordSinks::Pass::kNone:
+      break;
   }
-  if (job.takes_snapshot) {
-    job.takes_snapshot = backed_up.more;
-    return events_.on_recorded(id, backed_up);
-  }
-  if (job.records == nullptr) return;  // it is lost, and nothing is waited for
-  if (!backed_up.more) return events_.on_backed_up(id, job.records->name().session_key);
-  loop_->Post([this, id](Transport&) {
+  const bool goes_on =
+      backed_up.more && job.sinks.pass() == RecordSinks::Pass::kBackup;
+  // Not at once: others are to get their turns.
+  loop_->Post([this, id, goes_on](Transport&) {
     const auto found = jobs_.find(id);
-    if (found == jobs_.end() || found->second.records == nullptr) return;
-    Run(id, found->second, ShardBackUp{ShardBackUp::Kind::kNext});
+    if (found == jobs_.end()) return;
+    if (goes_on) GoOnWith(id, found->second, RecordSinks::Pass::kBackup);
+    BeginPass(id, found->second);
+  });
+}
+
+void Engine::JournalDurable(uint32_t id, uint64_t records) {
+  loop_->Post([this, id, records](Transport&) {
+    const auto found = jobs_.find(id);
+    if (found == jobs_.end()) return;
+    Job& job = found->second;
+    const bool has_ended = records == ~uint64_t{0};
+    if (has_ended && job.is_fenced) return events_.on_journal_ended(id);
+    if (has_ended) {
+      job.sinks.Lose(RecordSinks::Sink::kJournal);
+    } else {
+      job.sinks.Durable(RecordSinks::Sink::kJournal, records);
+    }
+    if (const auto news = job.sinks.News()) Run(id, job, *news);
+    if (!std::exchange(job.has_more, false)) return BeginPass(id, job);
+    GoOnWith(id, job, RecordSinks::Pass::kJournal);
+  });
+}
+
+void Engine::LoseJournal(uint32_t id) {
+  loop_->Post([this, id](Transport&) {
+    const auto job = jobs_.find(id);
+    if (job == jobs_.end()) return;
+    job->second.sinks.Lose(RecordSinks::Sink::kJournal);
+    if (const auto news = job->second.sinks.News()) Run(id, job->second, *news);
+    BeginPass(id, job->second);
   });
 }
 
@@ -159,7 +209,9 @@ void Engine::StopRecords(uint32_t id) {
     const auto job = jobs_.find(id);
     if (job == jobs_.end() || job->second.records == nullptr) return;
     job->second.records.reset();
-    Run(id, job->second, ShardDurable{~uint64_t{0}});
+    job->second.sinks.Lose(RecordSinks::Sink::kBackup);
+    if (const auto news = job->second.sinks.News()) Run(id, job->second, *news);
+    BeginPass(id, job->second);
   });
 }
 
@@ -222,7 +274,9 @@ void Engine::TakeBackup(const MessageHeader& header, const Slice& payload,
   if (KindOf(header) == MessageKind::kRecordAck) {
     Job& job = jobs_.at(header.job);
     const std::optional<uint64_t> records = job.records->Acknowledged(header.step);
-    if (records) Run(header.job, job, ShardDurable{*records});
+    if (!records) return;
+    job.sinks.Durable(RecordSinks::Sink::kBackup, *records);
+    if (const auto news = job.sinks.News()) Run(header.job, job, *news);
     return;
   }
   if (KindOf(header) == MessageKind::kBackupHello) {

@@ -121,6 +121,7 @@ void WriteJournals(const ServerHello& hello, v1::ServerHello& out) {
     written.set_job(run.job);
     written.set_run(run.run);
     for (const uint32_t shard : run.shards) written.add_shards(shard);
+    for (const uint32_t one : run.generations) written.add_generations(one);
   }
 }
 
@@ -128,7 +129,9 @@ void ReadJournals(const v1::ServerHello& in, ServerHello& hello) {
   for (const v1::JournaledRun& run : in.journals()) {
     hello.journals.push_back({.job = run.job(),
                               .run = run.run(),
-                              .shards = {run.shards().begin(), run.shards().end()}});
+                              .shards = {run.shards().begin(), run.shards().end()},
+                              .generations = {run.generations().begin(),
+                                              run.generations().end()}});
   }
 }
 

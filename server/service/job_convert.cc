@@ -143,7 +143,8 @@ absl::StatusOr<ConfigureJob> FromProto(const v1::ConfigureJob& in) {
   ConfigureJob configure = {.job = in.job(),
                             .first_shard = in.first_shard(),
                             .checkpoint_run = in.checkpoint_run(),
-                            .restore_run = in.restore_run()};
+                            .restore_run = in.restore_run(),
+                            .generation = in.generation()};
   if (in.resume_run() > 0) configure.resume_from = {in.resume_run(), in.resume_step()};
   SYNCLINE_ASSIGN_OR_RETURN(configure.declared, MakeDeclaredJob({}, std::move(spec)));
   if (in.has_backup()) configure.backup = Read(in.backup());
@@ -188,6 +189,7 @@ void ToProto(const ConfigureJob& configure, SharedBytes& shared, v1::ConfigureJo
   out.set_first_shard(configure.first_shard);
   out.set_checkpoint_run(configure.checkpoint_run);
   out.set_restore_run(configure.restore_run);
+  out.set_generation(configure.generation);
   if (configure.backup) Write(*configure.backup, *out.mutable_backup());
   if (!configure.resume_from) return;
   out.set_resume_run(configure.resume_from->run);

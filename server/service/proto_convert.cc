@@ -186,6 +186,10 @@ absl::StatusOr<MemberBody> FromProto(const v1::MemberMessage& message) {
       return Read(message.backup_lost());
     case v1::MemberMessage::kBackedUp:
       return Read(message.backed_up());
+    case v1::MemberMessage::kJournalLost:
+      return Read(message.journal_lost());
+    case v1::MemberMessage::kJournalWhole:
+      return Read(message.journal_whole());
     case v1::MemberMessage::kStepHeld:
       return ReadStepHeld(message.step_held());
     case v1::MemberMessage::kJobDeclaration:
@@ -257,6 +261,8 @@ v1::MemberMessage ToProto(const MemberBody& body) {
           },
           [&](const BackupLost& lost) { Write(lost, *message.mutable_backup_lost()); },
           [&](const BackedUp& one) { Write(one, *message.mutable_backed_up()); },
+          [&](const JournalLost& lost) { Write(lost, *message.mutable_journal_lost()); },
+          [&](const JournalWhole& one) { Write(one, *message.mutable_journal_whole()); },
           [&](const JobDeclaration& declaration) {
             message.mutable_job_declaration()->set_spec(*declaration.bytes);
           },
@@ -345,6 +351,8 @@ absl::StatusOr<CoordinatorBody> FromProto(const v1::CoordinatorMessage& message)
       return Read(message.backup_gone());
     case v1::CoordinatorMessage::kTakeOver:
       return Read(message.take_over());
+    case v1::CoordinatorMessage::kJournalGone:
+      return Read(message.journal_gone());
     case v1::CoordinatorMessage::kDropJob:
       return DropJob{.job = message.drop_job().job(),
                      .reason = message.drop_job().reason()};
@@ -415,6 +423,7 @@ v1::CoordinatorMessage ToProto(const CoordinatorBody& body, SharedBytes& shared)
           [&](const BackupAt& at) { Write(at, *message.mutable_backup_at()); },
           [&](const BackupGone& gone) { Write(gone, *message.mutable_backup_gone()); },
           [&](const TakeOver& take) { Write(take, *message.mutable_take_over()); },
+          [&](const JournalGone& gone) { Write(gone, *message.mutable_journal_gone()); },
           [&](const DropJob& drop) {
             message.mutable_drop_job()->set_job(drop.job);
             message.mutable_drop_job()->set_reason(drop.reason);

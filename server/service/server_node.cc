@@ -73,9 +73,11 @@ absl::Status ServerNode::StartEngines() {
         .snapshots = {.factor = options_.journal_snapshot_factor},
         .on_durable =
             [this](uint32_t job, uint32_t engine, uint64_t records) {
-              engines_[engine]->Apply(job, ShardDurable{records});
+              engines_[engine]->JournalDurable(job, records);
             },
         .on_room = [this](uint32_t job) { RecordAnew(job); },
+        .on_whole = [this](uint32_t job,
+                           uint32_t generation) { OnJournalWhole(job, generation); },
         .on_lost =
             [this](const absl::Status& why) {
               events_.on_given_up(WithFailure(why, Failure::kStateUnusable));
@@ -99,6 +101,7 @@ absl::Status ServerNode::StartEngines() {
     events.on_backed_up = [this, i](uint32_t job, uint64_t session_key) {
       OnBackedUp(i, job, session_key);
     };
+    events.on_journal_ended = [this](uint32_t job) { OnJournalEnded(job); };
     events.on_recorded = [this, i](uint32_t job, const ShardBackedUp& of) {
       of.more ? journal_->TookState(job, i) : journal_->Whole(job, i);
     };
@@ -339,6 +342,7 @@ void ServerNode::On(const CommitEpoch& commit) {
     admitted.push_back({member.rank, member.incarnation, member.key});
   }
   for (const auto& engine : engines_) engine->Admit(commit.job, admitted);
+  BeginLaterJournal(commit.job);
   NameJournal(commit);
   ApplyToAll(commit.job, std::move(input));
 }

@@ -122,6 +122,11 @@ class ServerNode {
     bool has_had_backup = false;
     bool lacks_backup = false;
     bool says_loss = true;
+    // Of a stand-in: the journal that begins with the first commit after it has taken over.
+    std::optional<JournaledJob> later_journal = {};
+    // What the coordinator was told last of the journal, if it has a backup, too.
+    std::optional<std::string> journal_lost = {};
+    uint32_t whole_generation = 0;
     // A backup that is being made anew: by which key, and engines that have still to give it
     // all that they have.
     uint64_t backup_key = 0;
@@ -157,6 +162,7 @@ class ServerNode {
   void On(const BackupAt& at) ABSL_LOCKS_EXCLUDED(mutex_);
   void On(const BackupGone& gone) ABSL_LOCKS_EXCLUDED(mutex_);
   void On(const TakeOver& take) ABSL_LOCKS_EXCLUDED(mutex_);
+  void On(const JournalGone& gone) ABSL_LOCKS_EXCLUDED(mutex_);
   void On(const Drained& drained) ABSL_LOCKS_EXCLUDED(mutex_);
   void On(const EndServer& /*end*/) { events_.on_told_to_end(); }
   void OnBackupLost(uint32_t job, const std::string& why) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -201,6 +207,20 @@ class ServerNode {
                               std::vector<EngineJobOptions>& parts);
   // The disk takes files again: what the job's shards are is written anew.
   void RecordAnew(uint32_t job);
+  // Why its journal has ended, for the coordinator.
+  void OnJournalEnded(uint32_t job) ABSL_LOCKS_EXCLUDED(mutex_);
+  void OnJournalWhole(uint32_t job, uint32_t generation) ABSL_LOCKS_EXCLUDED(mutex_);
+  void SayJournals() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Of what was a stand-in.
+  void BeginLaterJournal(uint32_t job) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Without run and records: what its shards are made of.
+  static absl::StatusOr<JournaledJob> DescribeJournal(
+      const ConfigureJob& configure, const std::string& specification,
+      std::vector<EngineJobOptions>& parts);
+  absl::Status AddLaterJournal(const ConfigureJob& configure,
+                               const std::string& specification,
+                               std::vector<EngineJobOptions>& parts)
+      ABSL_LOCKS_EXCLUDED(mutex_);
   // A commit names the run: all servers hear of the same.
   void NameJournal(const CommitEpoch& commit);
   void OnWritten(CheckpointWritten written) ABSL_LOCKS_EXCLUDED(mutex_);

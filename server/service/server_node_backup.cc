@@ -25,14 +25,16 @@ void ServerNode::On(const HoldBackup& hold) {
 
 void ServerNode::StartStandIn(const HoldBackup& hold) {
   ServerNodeOptions options = options_;
-  options.name = absl::StrCat(options_.name, "/backup-", hold.order);
+  options.name = absl::StrCat(options_.name, hold.restores ? "/place-" : "/backup-",
+                              hold.order);
   options.engines = hold.engines;
   options.memory_bytes = 0;  // the coordinator has counted it
   options.metrics = nullptr;
-  options.journal_directory.clear();
+  if (!hold.has_journal) options.journal_directory.clear();
   options.stand_in = {hold.job, hold.server, hold.order};
   options.log = options_.log.With({{"stands_in_for", hold.server}});
-  auto node = Start(options, {});
+  // A disk that loses what it was given ends the process.
+  auto node = Start(options, {.on_given_up = events_.on_given_up});
   if (node.ok()) {
     stand_ins_.push_back(*std::move(node));
     return;
@@ -158,6 +160,7 @@ void ServerNode::ConfigureBackup(const std::shared_ptr<const v1::ConfigureJob>& 
          SYNCLINE_ASSIGN_OR_RETURN(*read, FromProto(*message));
          SYNCLINE_ASSIGN_OR_RETURN(auto parts, SplitJob(*read));
          SYNCLINE_RETURN_IF_ERROR(AddCheckpoints(*read, parts));
+         SYNCLINE_RETURN_IF_ERROR(AddLaterJournal(*read, message->spec(), parts));
          return parts;
        },
        .done = [this, job](const absl::Status& status) { OnBuilt(job, status); },
@@ -205,6 +208,10 @@ void ServerNode::On(const TakeOver& take) {
     const auto job = jobs_.find(id);
     if (job == jobs_.end()) return;
     job->second.says_loss = false;
+    if (auto& journal = job->second.later_journal) {
+      journal->run = take.run;
+      journal->generation = take.generation;
+    }
   }
   builder_->Build(
       {.job = id,

@@ -14,10 +14,10 @@ ServerHello ServerNode::MakeHello() const {
                        .memory_bytes = options_.memory_bytes};
   hello.stand_in = options_.stand_in;
   for (const auto& engine : engines_) hello.shard_addresses.push_back(engine->address());
-  if (!options_.journal_directory.empty()) {
+  if (!options_.journal_directory.empty() && !options_.stand_in) {
     for (RunOnDisk& run : ListRuns(options_.journal_directory)) {
-      hello.journals.push_back(
-          {std::move(run.job), std::move(run.run), std::move(run.shards)});
+      hello.journals.push_back({std::move(run.job), std::move(run.run),
+                                std::move(run.shards), std::move(run.generations)});
     }
   }
   absl::MutexLock lock(&mutex_);
@@ -47,6 +47,7 @@ v1::MemberMessage ServerNode::HelloAgain() {
     }
     for (StepHeld& held : job.memory.unclosed()) outbox_.emplace_back(std::move(held));
   }
+  SayJournals();
   changed_.SignalAll();
   return hello;
 }

@@ -41,32 +41,19 @@ absl::StatusOr<std::vector<uint64_t>> StateBytesOf(
 
 }  // namespace
 
-absl::Status ServerNode::AddJournal(const ConfigureJob& configure,
-                                    const std::string& specification,
-                                    std::vector<EngineJobOptions>& parts) {
+absl::StatusOr<JournaledJob> ServerNode::DescribeJournal(
+    const ConfigureJob& configure, const std::string& specification,
+    std::vector<EngineJobOptions>& parts) {
   const JobSpec& spec = configure.declared->spec;
-  for (EngineJobOptions& part : parts) {
-    part.sends_records = spec.HasBackups();
-    if (spec.HasBackups()) part.shard.records = Records::kAwaited;
-  }
-  if (!spec.IsJournaled()) return absl::OkStatus();
-  if (journal_ == nullptr) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "job '", spec.name, "' asks for durability=disk, and server ", options_.name,
-        " has no place for a journal; start all servers with --journal-dir, or the job "
-        "with durability=none"));
-  }
-  JournaledJob job = {.job = configure.job};
+  JournaledJob job = {.job = configure.job, .is_fenced = spec.HasBackups()};
   job.head = {.job = spec.name,
               .specification = specification,
               .created_unix_ms = absl::ToUnixMillis(absl::Now()),
               .shard = configure.first_shard,
               .checkpoint_run = configure.checkpoint_run,
               .began_from = configure.resume_from};
-  // In the other modes jobs do not go on from a journal: nobody has to wait for it.
-  const bool ends_here = spec.training.sync().skips_versions();
   for (EngineJobOptions& part : parts) {
-    part.shard.records = ends_here ? Records::kKept : Records::kAwaited;
+    part.is_fenced = spec.HasBackups();
     std::vector<uint32_t>& blocks = job.blocks.emplace_back();
     std::vector<uint32_t>& trained = job.trained.emplace_back();
     for (const ShardBlock& block : part.blocks) {
@@ -76,6 +63,35 @@ absl::Status ServerNode::AddJournal(const ConfigureJob& configure,
     }
   }
   SYNCLINE_ASSIGN_OR_RETURN(job.state_bytes, StateBytesOf(parts, spec.workers));
+  return job;
+}
+
+absl::Status ServerNode::AddJournal(const ConfigureJob& configure,
+                                    const std::string& specification,
+                                    std::vector<EngineJobOptions>& parts) {
+  const JobSpec& spec = configure.declared->spec;
+  // One that is restored gets a backup later.
+  const bool has_backup = spec.HasBackups() && configure.restore_run.empty();
+  for (EngineJobOptions& part : parts) {
+    part.sends_records = has_backup;
+    if (has_backup) part.shard.records = Records::kAwaited;
+  }
+  if (!spec.IsJournaled()) return absl::OkStatus();
+  if (journal_ == nullptr) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "job '", spec.name, "' asks for durability=", spec.settings.durability,
+        ", and server ", options_.name,
+        " has no place for a journal; start all servers with --journal-dir, or the job "
+        "with durability=none"));
+  }
+  SYNCLINE_ASSIGN_OR_RETURN(JournaledJob job,
+                            DescribeJournal(configure, specification, parts));
+  // In the other modes jobs do not go on from a journal: nobody has to wait for it.
+  const bool ends_here = spec.training.sync().skips_versions();
+  for (EngineJobOptions& part : parts) {
+    part.keeps_journal = true;
+    part.shard.records = ends_here ? Records::kKept : Records::kAwaited;
+  }
   if (!configure.restore_run.empty()) {
     return RestoreJournal(configure, std::move(job), parts);
   }
@@ -86,6 +102,86 @@ absl::Status ServerNode::AddJournal(const ConfigureJob& configure,
   return absl::FailedPreconditionError(absl::StrCat(
       "server ", options_.name, " has no place for the journal of job '", spec.name,
       "': ", std::string(begun.message()), "; check its --journal-dir"));
+}
+
+// ---- With backups, too (ADR 38) ----
+
+absl::Status ServerNode::AddLaterJournal(const ConfigureJob& configure,
+                                         const std::string& specification,
+                                         std::vector<EngineJobOptions>& parts) {
+  if (!configure.declared->spec.IsJournaled()) return absl::OkStatus();
+  SYNCLINE_ASSIGN_OR_RETURN(JournaledJob later,
+                            DescribeJournal(configure, specification, parts));
+  later.head.began_from.reset();
+  later.may_begin_anew = later.begins_anew = true;
+  absl::MutexLock lock(&mutex_);
+  const auto job = jobs_.find(configure.job);
+  if (job != jobs_.end()) job->second.later_journal = std::move(later);
+  return absl::OkStatus();
+}
+
+// Once the take-over is stored: what nobody knows of writes nothing.
+void ServerNode::BeginLaterJournal(uint32_t id) {
+  absl::MutexLock lock(&mutex_);
+  const auto job = jobs_.find(id);
+  if (job == jobs_.end() || !job->second.later_journal) return;
+  if (journal_ == nullptr) {
+    job->second.later_journal.reset();
+    outbox_.push_back(JournalLost{
+        id, absl::StrCat("server ", options_.name,
+                         " has no place for one; start it with --journal-dir")});
+    changed_.SignalAll();
+    return;
+  }
+  const absl::Status begun =
+      journal_->Begin(*std::exchange(job->second.later_journal, std::nullopt));
+  if (!begun.ok()) outbox_.push_back(JournalLost{id, std::string(begun.message())});
+}
+
+// All engines say it, once each.
+void ServerNode::OnJournalEnded(uint32_t id) {
+  const auto state = journal_->State(id);
+  if (!state) return;
+  absl::MutexLock lock(&mutex_);
+  const auto job = jobs_.find(id);
+  if (job == jobs_.end() || job->second.journal_lost) return;
+  job->second.journal_lost = state->error;
+  job->second.whole_generation = 0;
+  outbox_.push_back(JournalLost{id, state->error});
+  changed_.SignalAll();
+}
+
+void ServerNode::On(const JournalGone& gone) {
+  {
+    absl::MutexLock lock(&mutex_);
+    const auto job = jobs_.find(gone.job);
+    if (job == jobs_.end()) return;
+    job->second.journal_lost.reset();
+  }
+  options_.log.Error("the job goes on without a journal of this server",
+                     {{"job", gone.job}});
+  for (const auto& engine : engines_) engine->LoseJournal(gone.job);
+  // Behind that: an engine takes its orders in turn.
+  if (journal_ != nullptr) journal_->Allow(gone.job, gone.generation);
+}
+
+void ServerNode::OnJournalWhole(uint32_t id, uint32_t generation) {
+  absl::MutexLock lock(&mutex_);
+  const auto job = jobs_.find(id);
+  if (job == jobs_.end() || job->second.journal_lost) return;
+  job->second.whole_generation = generation;
+  outbox_.push_back(JournalWhole{id, generation});
+  changed_.SignalAll();
+}
+
+// To a coordinator that may not have heard it.
+void ServerNode::SayJournals() {
+  for (const auto& [id, job] : jobs_) {
+    if (job.journal_lost) outbox_.push_back(JournalLost{id, *job.journal_lost});
+    if (job.whole_generation > 0) {
+      outbox_.push_back(JournalWhole{id, job.whole_generation});
+    }
+  }
 }
 
 namespace {
@@ -106,6 +202,7 @@ absl::Status ServerNode::RestoreJournal(const ConfigureJob& configure, Journaled
   RunRestoreOptions options = {.directory = options_.journal_directory,
                                .job = spec.name,
                                .run = configure.restore_run,
+                               .generation = configure.generation,
                                .checkpoints = options_.checkpoints};
   for (uint32_t i = 0; i < parts.size(); ++i) {
     if (!parts[i].blocks.empty()) options.shards.push_back(configure.first_shard + i);
@@ -117,6 +214,7 @@ absl::Status ServerNode::RestoreJournal(const ConfigureJob& configure, Journaled
   job.head = restored->run->head();
   job.head.shard = first_shard;
   job.run = configure.restore_run;
+  job.generation = configure.generation;
   job.tails.resize(parts.size());
   job.may_begin_anew = true;
   restored->job = std::move(job);
@@ -176,12 +274,23 @@ void ServerNode::AddJournals(std::map<uint32_t, JobProgress>& jobs) const {
     const auto state = journal_->State(id);
     if (!state) continue;
     if (const auto progress = jobs.find(id); progress != jobs.end()) {
-      progress->second.records = {.durable_step = state->durable,
-                                  .lag_steps = state->lag(),
-                                  .bytes = state->bytes,
-                                  .error = state->error,
-                                  .disk_bytes = state->disk_bytes,
-                                  .begins_at = state->begins_at};
+      RecordProgress records = {.durable_step = state->durable,
+                                .lag_steps = state->lag(),
+                                .bytes = state->bytes,
+                                .error = state->error,
+                                .disk_bytes = state->disk_bytes,
+                                .begins_at = state->begins_at};
+      const auto& backup = progress->second.records;
+      const bool has_backup =
+          backup && job.has_had_backup && !job.lacks_backup && job.backing_up.empty();
+      if (has_backup && !state->error.empty()) {
+        records.durable_step = backup->durable_step;
+        records.lag_steps = backup->lag_steps;
+      } else if (has_backup) {  // safe is what both have
+        records.durable_step = std::min(records.durable_step, backup->durable_step);
+        records.lag_steps = std::max(records.lag_steps, backup->lag_steps);
+      }
+      progress->second.records = std::move(records);
     }
     if (options_.metrics == nullptr) continue;
     options_.metrics->SetJournal(id, {.durable_step = state->durable,

@@ -149,11 +149,13 @@ struct ShardDurable {
 // has come a block gives no records.
 //
 // A snapshot is of a shard whose records are awaited already: they go on, of all blocks,
-// and what the shard is comes among them. Nothing waits for it.
+// and what the shard is comes among them. Nothing waits for it. Nor with kBeside, where
+// whoever had the records goes on to have them.
 struct ShardBackUp {
   enum class Kind {
     kBegin,     // whatever was kept before
     kSnapshot,  // nothing happens where no records are awaited
+    kBeside,    // likewise, for somebody who knows nothing: settings come, too
     kNext,      // REQUIRES: ShardBackedUp has said that there is more
   };
   Kind kind = Kind::kBegin;

@@ -21,7 +21,8 @@ void Shard::Impl::On(const ShardBackUp& order) {
 }
 
 void Shard::Impl::BeginBackUp(ShardBackUp::Kind kind) {
-  if (kind == ShardBackUp::Kind::kSnapshot) {
+  gives_settings_ = kind != ShardBackUp::Kind::kSnapshot;
+  if (kind != ShardBackUp::Kind::kBegin) {
     if (keeps_ != Records::kAwaited || !unrecorded_.empty()) return;
     backs_up_.reset();
   } else {
@@ -55,7 +56,7 @@ void Shard::Impl::BackUpIfDue(std::span<Block* const> unit) {
   const bool is_first = unsaved_.size() == blocks_.size();
   backs_up_.reset();
   // A snapshot's journal has them already.
-  if (is_first && !unrecorded_.empty()) {
+  if (is_first && gives_settings_) {
     for (SettingsRecord& change : stepper_->ChangesOfSettings()) Keep(std::move(change));
   }
   for (const Block* one : unit) BackUp(*one);

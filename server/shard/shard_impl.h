@@ -265,6 +265,7 @@ class Shard::Impl {
   std::set<uint32_t> unsaved_;        // blocks whose state is still to be given
   std::set<uint32_t> unrecorded_;     // of them: that a new backup has nothing of
   std::optional<uint32_t> backs_up_;  // whose turn it is: the first of its unit
+  bool gives_settings_ = false;       // with the first of them
   enum class BackedUp { kNothing, kUnit, kFirstUnit };
   BackedUp backed_up_ = BackedUp::kNothing;  // in the Apply under way
   uint64_t records_ = 0;                     // given out

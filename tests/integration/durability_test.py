@@ -207,7 +207,7 @@ class Replay(Durable):
         self.assertRegex(unusable.text(), f"{journal}.*check its --journal-dir")
         wrong = self.train("--steps", "5", durability="paper", world=1)[0]
         self.assertNotEqual(wrong.wait(), 0)
-        self.assertIn("durability is 'paper', allowed are none, disk and peer", wrong.text())
+        self.assertIn("durability is 'paper', allowed are none, disk, peer and disk+peer", wrong.text())
 
 
 if __name__ == "__main__":

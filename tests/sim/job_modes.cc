@@ -53,8 +53,9 @@ bool IsMode(std::string_view mode) {
 
 // A backup is another server's, and a quorum of some of the workers.
 RunSize FitToMode(std::string_view mode, Restarts restarts, RunSize size) {
-  if (restarts == Restarts::kBackups && size.engines.size() < 2)
-    size.engines.push_back(1);
+  const bool has_backups =
+      restarts == Restarts::kBackups || restarts == Restarts::kTogether;
+  if (has_backups && size.engines.size() < 2) size.engines.push_back(1);
   const auto quorum = static_cast<uint32_t>(QuorumOf(mode));
   size.workers = std::max(size.workers, quorum);
   return size;
@@ -91,12 +92,14 @@ JobSpec FitToMode(std::string_view mode, std::mt19937_64& random, JobSpec job) {
 
 bool ServersDie(Restarts restarts) {
   return restarts == Restarts::kBackups || restarts == Restarts::kServers ||
-         restarts == Restarts::kBoth;
+         restarts == Restarts::kBoth || restarts == Restarts::kTogether;
 }
 
 JobSpec MadeDurable(JobSpec job, Restarts restarts) {
   if (ServersDie(restarts)) {
-    job.settings.durability = restarts == Restarts::kBackups ? "peer" : "disk";
+    job.settings.durability = restarts == Restarts::kBackups    ? "peer"
+                              : restarts == Restarts::kTogether ? "disk+peer"
+                                                                : "disk";
     uint64_t& elements = job.tensors[0].shape[0];
     if (job.HasBackups()) elements = std::min<uint64_t>(elements, kTileElements + 17);
   }

@@ -26,7 +26,8 @@ struct Kind {
         {Restarts::kCoordinator, " --restarts"},
         {Restarts::kServers, " --server-restarts"},
         {Restarts::kBoth, " --restarts --server-restarts"},
-        {Restarts::kBackups, " --backups"}};
+        {Restarts::kBackups, " --backups"},
+        {Restarts::kTogether, " --backups --server-restarts"}};
     return "--mode " + mode + kFlags.at(restarts);
   }
 };
@@ -40,7 +41,7 @@ std::vector<Kind> AllKinds() {
     }
   }
   for (const Restarts restarts :
-       {Restarts::kServers, Restarts::kBoth, Restarts::kBackups}) {
+       {Restarts::kServers, Restarts::kBoth, Restarts::kBackups, Restarts::kTogether}) {
     kinds.push_back({"bsp", restarts});
   }
   return kinds;
@@ -71,7 +72,11 @@ void AddOptions(CLI::App& app, Options& options) {
         flag,
         [&options, restarts] {
           Restarts& drawn = options.kind.restarts;
-          drawn = drawn == Restarts::kNone ? restarts : Restarts::kBoth;
+          const bool has_backups =
+              drawn == Restarts::kBackups || restarts == Restarts::kBackups;
+          drawn = drawn == Restarts::kNone ? restarts
+                  : has_backups            ? Restarts::kTogether
+                                           : Restarts::kBoth;
         },
         meaning);
   };
@@ -83,6 +88,9 @@ void AddOptions(CLI::App& app, Options& options) {
                "each seed in all modes, with and without restarts");
   static const std::map<std::string, Fault> kFaults = {
       {"early", Fault::kPublishesEarly},
+      {"unsynced-view", Fault::kPublishesUnsynced},
+      {"generation", Fault::kStaleJournal},
+      {"behind", Fault::kStepBehind},
       {"lost", Fault::kLosesRecord},
       {"stale", Fault::kStaleBackup},
       {"half", Fault::kHalfBackup},

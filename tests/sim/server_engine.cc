@@ -57,7 +57,8 @@ ServerEngine::ServerEngine(Parts parts)
       transport_(parts_.network.CreateTransport(*this)),
       random_(parts_.seed),
       snapshots_random_(parts_.seed + 1),
-      snapshot_every_(std::uniform_int_distribution<size_t>(5, 150)(snapshots_random_)) {
+      snapshot_every_(std::uniform_int_distribution<size_t>(5, 150)(snapshots_random_)),
+      disk_(&parts_.disk) {
   PumpAll();
 }
 
@@ -70,7 +71,7 @@ void ServerEngine::After(absl::Duration delay, std::function<void()> fn) {
 void ServerEngine::Kill() {
   *alive_ = false;
   parts_.network.Kill(transport_->address());
-  ShardDisk& disk = parts_.disk;
+  ShardDisk& disk = *disk_;
   const size_t lost = disk.records.size() - disk.synced;
   disk.records.resize(disk.synced +
                       std::uniform_int_distribution<size_t>(0, lost)(random_));
@@ -103,27 +104,35 @@ absl::StatusOr<uint64_t> ServerEngine::Configure(const ConfigureJob& configure,
       .training = spec.training,
       .tensors = spec.Trained(),
       .checksum = Checksum::kHeaderAndPayload,
-      .records = spec.IsJournaled() || (spec.HasBackups() && !configure.backup)
+      .records = (spec.IsJournaled() || spec.HasBackups()) && !configure.backup
                      ? Records::kAwaited
                      : Records::kKept};
   if (parts_.fault == Fault::kWrongWeight)
     options_.training.mode.values["age_power"] += 1;
   is_journaled_ = spec.IsJournaled();
+  is_fenced_ = spec.IsJournaled() && spec.HasBackups();
   pair_ = configure.backup;
-  if (spec.HasBackups() && !pair_) records_ = std::make_unique<RecordSender>();
+  is_stand_in_ = pair_.has_value();
+  // One that is restored gets a backup later.
+  const bool has_backup =
+      spec.HasBackups() && !pair_ && configure.restore_run.empty();
+  if (has_backup) records_ = std::make_unique<RecordSender>();
+  sinks_ = RecordSinks(is_journaled_ && !pair_, has_backup);
   shard_ = *Shard::Create(options_, blocks_, pool_);
   workers_.clear();
   snapshot_.reset();
   has_ended_ = begins_anew_ = sync_fails_ = false;
   ++journal_;
   if (!configure.restore_run.empty()) return Restore();
-  parts_.disk = {};
+  *disk_ = {};
   begun_at_ = 0;
   return 0;
 }
 
 void ServerEngine::Drop() {
   snapshot_.reset();
+  sinks_ = {};
+  next_disk_ = nullptr;
   has_ended_ = begins_anew_ = false;
   shard_.reset();
   workers_.clear();
@@ -135,6 +144,12 @@ void ServerEngine::Drop() {
 void ServerEngine::Run(const ShardInput& input) {
   SYNCLINE_CHECK(shard_ != nullptr);
   for (const ShardOutput& output : shard_->Apply(input)) Perform(output);
+  Tell();
+}
+
+void ServerEngine::Tell() {
+  if (shard_ == nullptr) return;
+  if (const auto news = sinks_.News()) Run(*news);
 }
 
 void ServerEngine::Perform(const ShardOutput& output) {
@@ -146,7 +161,7 @@ void ServerEngine::Perform(const ShardOutput& output) {
     return Keep(recorded->record);
   }
   if (const auto* backed_up = std::get_if<ShardBackedUp>(&output)) {
-    return is_journaled_ ? OnRecordedState(*backed_up) : OnBackedUp(*backed_up);
+    return OnBackedUp(*backed_up);
   }
   parts_.on_output(output);
 }
@@ -175,44 +190,55 @@ std::map<uint32_t, uint64_t> ShardDisk::Versions() const {
 }
 
 void ServerEngine::Keep(std::shared_ptr<const ShardRecord> record) {
-  if (has_ended_) return;
-  parts_.disk.records.push_back(std::move(record));
-  if (records_ == nullptr) {
-    // Nothing waits for those of one whose backup is lost, or that took over.
-    if (!is_journaled_) return;
-    NoteRecord(parts_.disk.records.back());
-    return SyncSoon();
-  }
-  records_->Take(*parts_.disk.records.back());
-  if (parts_.fault == Fault::kPublishesEarly) {
-    After(absl::ZeroDuration(), [this, taken = parts_.disk.records.size()] {
-      if (shard_ != nullptr) Run(ShardDurable{taken});
+  const RecordSinks::Takers takers = sinks_.Take(*record);
+  if (takers.backup) records_->Take(*record);
+  if (takers.backup && parts_.fault == Fault::kPublishesEarly) {
+    After(absl::ZeroDuration(), [this] {
+      sinks_.Durable(RecordSinks::Sink::kBackup, ~uint64_t{0});
+      Tell();
     });
   }
+  // Without a journal for what is compared at the end.
+  if (is_journaled_ && !takers.journal) return;
+  if (has_ended_) return;
+  disk_->records.push_back(std::move(record));
+  if (!is_journaled_) return;
+  NoteRecord(disk_->records.back());
+  if (parts_.fault == Fault::kPublishesUnsynced) {
+    sinks_.Durable(RecordSinks::Sink::kJournal, ~uint64_t{0});
+  }
+  SyncSoon();
 }
 
 // One after the other, each for all that came meanwhile.
 void ServerEngine::SyncSoon() {
   if (std::exchange(syncs_, true)) return;
-  const auto taken = static_cast<int64_t>(parts_.disk.records.size()) - begun_at_;
+  const auto taken = static_cast<int64_t>(disk_->records.size()) - begun_at_;
   const int micros = std::uniform_int_distribution<int>(10, 20000)(random_);
   After(absl::Microseconds(micros), [this, taken, journal = journal_] {
     syncs_ = false;
     if (std::exchange(sync_fails_, false) && !has_ended_) LoseSync();
     if (journal == journal_ && !has_ended_) {
-      parts_.disk.synced = static_cast<size_t>(taken + begun_at_);
-      if (shard_ != nullptr) Run(ShardDurable{static_cast<uint64_t>(taken)});
+      disk_->synced = static_cast<size_t>(taken + begun_at_);
+      sinks_.Durable(RecordSinks::Sink::kJournal, static_cast<uint64_t>(taken));
+      Tell();
+      WholeIfSafe();
       PruneIfSafe();
       SnapshotIfDue();
     }
-    if (parts_.disk.records.size() > parts_.disk.synced) SyncSoon();
+    if (disk_->records.size() > disk_->synced) SyncSoon();
   });
 }
 
 absl::StatusOr<uint64_t> ServerEngine::Restore() {
-  std::vector<std::shared_ptr<const ShardRecord>>& records = parts_.disk.records;
+  std::vector<std::shared_ptr<const ShardRecord>>& records = disk_->records;
+  const bool is_behind = parts_.fault == Fault::kStepBehind && is_fenced_ && !is_stand_in_;
+  for (bool has_gone = !is_behind; !has_gone && !records.empty(); records.pop_back()) {
+    has_gone = records.back() != nullptr &&
+               std::holds_alternative<StepRecord>(records.back()->what);
+  }
   RecordPlayer player(*shard_,
-                      {.beginning = parts_.disk.begins_anew ? PlayedFrom::kSnapshot
+                      {.beginning = disk_->begins_anew ? PlayedFrom::kSnapshot
                                                             : PlayedFrom::kNothing,
                        .records = "what is left",
                        .whose = "what was"});
@@ -223,7 +249,7 @@ absl::StatusOr<uint64_t> ServerEngine::Restore() {
   }
   SYNCLINE_RETURN_IF_ERROR(player.CheckWhole());
   records.resize(whole);
-  parts_.disk.synced = whole;
+  disk_->synced = whole;
   begun_at_ = static_cast<int64_t>(whole);
   if (parts_.fault == Fault::kForgetsLedger) SYNCLINE_RETURN_IF_ERROR(ForgetLedger());
   shard_->BeginAgain();
@@ -249,9 +275,9 @@ absl::Status ServerEngine::CheckRecords() {
   options_.records = Records::kNone;
   const std::unique_ptr<Shard> replayed = *Shard::Create(options_, blocks_, pool_);
   std::map<std::pair<uint32_t, uint64_t>, uint32_t> digests;  // by block and version
-  RecordFilter filter(parts_.disk.begins_anew ? PlayedFrom::kSnapshot
+  RecordFilter filter(disk_->begins_anew ? PlayedFrom::kSnapshot
                                               : PlayedFrom::kNothing);
-  for (const auto& record : parts_.disk.records) {
+  for (const auto& record : disk_->records) {
     if (record == nullptr || !filter.Takes(*record, *replayed)) continue;
     SYNCLINE_ASSIGN_OR_RETURN(const ShardOutputs outputs, replayed->Replay(*record));
     if (const auto* step = std::get_if<StepRecord>(&record->what)) {

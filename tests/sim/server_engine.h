@@ -20,6 +20,7 @@
 #include "comm/transport/inproc/inproc.h"
 #include "server/coordinator/coordinator.h"
 #include "server/links/record_link.h"
+#include "server/links/record_sinks.h"
 #include "server/links/worker_link.h"
 #include "server/shard/record.h"
 #include "server/shard/shard.h"
@@ -63,6 +64,8 @@ class ServerEngine : private Receiver {
     std::function<void(uint64_t version)> on_pruned;
     std::function<void()> on_whole;
     std::function<void()> on_lost_sync;  // it says nothing more, and is to be killed
+    // Of a journal beside a backup: nobody hears of what it misses before LoseJournal.
+    std::function<void()> on_journal_ended = nullptr;
   };
   explicit ServerEngine(Parts parts);
 
@@ -90,6 +93,15 @@ class ServerEngine : private Receiver {
   // Nothing can be written any more: nobody waits for it.
   void EndJournal();
   void BeginJournalAnew();
+  // Likewise, as another generation.
+  void BeginJournalAnew(ShardDisk& disk);
+  void LoseJournal();
+  // Where its journal is, from its configuration on.
+  void UseDisk(ShardDisk& disk) { disk_ = &disk; }
+  bool has_journal() const {
+    return is_journaled_ && !has_ended_ && !begins_anew_ &&
+           sinks_.awaits(RecordSinks::Sink::kJournal);
+  }
   // The next sync fails, and drops what it was for.
   void FailSync() { sync_fails_ = true; }
 
@@ -97,6 +109,8 @@ class ServerEngine : private Receiver {
   void SendRecords(const std::string& address, const BackupAt& at);
   void StopRecords();
   absl::StatusOr<uint64_t> TakeOver();
+  // Its records while it is a stand-in.
+  ShardDisk& memory() { return parts_.disk; }
 
  private:
   using WorkerLife = std::pair<uint32_t, uint32_t>;  // rank, incarnation
@@ -108,7 +122,13 @@ class ServerEngine : private Receiver {
   void SnapshotIfDue();
   void TakeSnapshot(ShardBackUp::Kind order);
   void NoteRecord(std::shared_ptr<const ShardRecord>& kept);
-  void OnRecordedState(const ShardBackedUp& backed_up);
+  void OnBackedUp(const ShardBackedUp& backed_up);
+  void BeginPass();
+  void GoOnWith(RecordSinks::Pass pass, absl::Duration delay);
+  // What waits for what is safe goes on.
+  void Tell();
+  bool ReachesFar(uint64_t version) const;
+  void WholeIfSafe();
   void PruneIfSafe();
   void Prune();
   absl::StatusOr<uint64_t> Restore();
@@ -116,7 +136,6 @@ class ServerEngine : private Receiver {
   void Perform(const ShardOutput& output);
   absl::Status Compare(const Shard& replayed) const;
 
-  void OnBackedUp(const ShardBackedUp& backed_up);
   void OfBackup(const MessageHeader& header, const Slice& payload);
   void TakeRecord(const MessageHeader& header, const Slice& payload);
 
@@ -168,6 +187,12 @@ class ServerEngine : private Receiver {
   bool begins_anew_ = false;
   uint64_t journal_ =
       0;  // how often it began anew: what was synced of one before is gone
+  bool is_fenced_ = false;  // it has a backup, too
+  bool is_stand_in_ = false;  // or was one
+  bool has_states_ = false;  // of one that begins anew: all that the shard is
+  ShardDisk* disk_;
+  ShardDisk* next_disk_ = nullptr;  // where it begins anew
+  RecordSinks sinks_;
   std::unique_ptr<RecordSender> records_;  // to its backup; null: it has none any more
   std::optional<BackupPair> pair_;         // of a stand-in that holds a backup: from whom
   RecordReceiver receiver_;                // likewise

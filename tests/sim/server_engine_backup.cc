@@ -17,10 +17,12 @@ constexpr uint64_t kLostRecord = 5;  // Fault::kLosesRecord
 
 void ServerEngine::SendRecords(const std::string& address, const BackupAt& at) {
   if (at.anew) {
-    parts_.disk = {};
-    begun_at_ = 0;
     records_ = std::make_unique<RecordSender>();
-    has_all_records_ = false;
+    if (!is_journaled_) {
+      *disk_ = {};
+      begun_at_ = 0;
+      has_all_records_ = false;
+    }
   }
   const auto on_failure = [this](const absl::Status& status) {
     After(absl::ZeroDuration(), [this, why = std::string(status.message())] {
@@ -34,26 +36,72 @@ void ServerEngine::SendRecords(const std::string& address, const BackupAt& at) {
   records_->Connect(*std::move(endpoint),
                     NameOfRecords(at.job, at.pair.sender, at.pair.session_key),
                     transport_->address());
-  if (at.anew) Run(ShardBackUp{});
-}
-
-void ServerEngine::OnBackedUp(const ShardBackedUp& backed_up) {
-  if (records_ == nullptr) return;
-  if (!backed_up.more || parts_.fault == Fault::kHalfBackup) parts_.on_backed_up();
-  has_all_records_ = !backed_up.more;
-  if (!backed_up.more) return;
-  After(absl::ZeroDuration(), [this] {
-    if (shard_ != nullptr && records_ != nullptr) {
-      Run(ShardBackUp{ShardBackUp::Kind::kNext});
-    }
-  });
+  if (!at.anew) return;
+  sinks_.Want(RecordSinks::Pass::kBackup);
+  BeginPass();
 }
 
 void ServerEngine::StopRecords() {
   if (shard_ == nullptr || records_ == nullptr) return;
   records_.reset();
-  has_all_records_ = false;  // none follow
-  Run(ShardDurable{~uint64_t{0}});
+  if (!is_journaled_) has_all_records_ = false;  // none follow
+  sinks_.Lose(RecordSinks::Sink::kBackup);
+  Tell();
+  BeginPass();
+}
+
+// ---- What the shard is, for a sink that knows nothing ----
+
+void ServerEngine::BeginPass() {
+  if (shard_ == nullptr) return;
+  while (const auto order = sinks_.NextOrder()) {
+    if (sinks_.pass() != RecordSinks::Pass::kJournal) {
+      Run(ShardBackUp{*order});
+      continue;
+    }
+    if (!has_ended_ || next_disk_ == nullptr) {
+      sinks_.Decline();
+      continue;
+    }
+    disk_ = std::exchange(next_disk_, nullptr);
+    *disk_ = {.begins_anew = true};
+    begun_at_ = 0;
+    ++journal_;
+    has_ended_ = has_states_ = false;
+    begins_anew_ = true;
+    snapshot_.reset();
+    Run(ShardBackUp{*order});
+  }
+}
+
+void ServerEngine::GoOnWith(RecordSinks::Pass pass, absl::Duration delay) {
+  After(delay, [this, pass] {
+    if (shard_ == nullptr || !sinks_.Continue(pass)) return;
+    Run(ShardBackUp{ShardBackUp::Kind::kNext});
+  });
+}
+
+void ServerEngine::OnBackedUp(const ShardBackedUp& backed_up) {
+  switch (sinks_.Answered(backed_up)) {
+    case RecordSinks::Pass::kBackup:
+      if (!is_journaled_) has_all_records_ = !backed_up.more;
+      if (!backed_up.more || parts_.fault == Fault::kHalfBackup) parts_.on_backed_up();
+      if (backed_up.more) GoOnWith(RecordSinks::Pass::kBackup, absl::ZeroDuration());
+      break;
+    case RecordSinks::Pass::kJournal:
+      has_states_ = !backed_up.more;
+      if (backed_up.more) GoOnWith(RecordSinks::Pass::kJournal, absl::ZeroDuration());
+      WholeIfSafe();
+      break;
+    case RecordSinks::Pass::kSnapshot:
+      if (!snapshot_) break;
+      if (backed_up.more) return TakeSnapshot(ShardBackUp::Kind::kNext);
+      snapshot_->has_all = true;
+      break;
+    case RecordSinks::Pass::kNone:
+      break;
+  }
+  After(absl::ZeroDuration(), [this] { BeginPass(); });
 }
 
 // ---- Of a stand-in ----
@@ -64,8 +112,9 @@ void ServerEngine::OfBackup(const MessageHeader& header, const Slice& payload) {
         records_ != nullptr && header.session_key == records_->name().session_key;
     if (!is_ours) return;  // of one before
     const auto records = records_->Acknowledged(header.step);
-    if (records) Run(ShardDurable{*records});
-    return;
+    if (!records) return;
+    sinks_.Durable(RecordSinks::Sink::kBackup, *records);
+    return Tell();
   }
   if (!pair_ || header.session_key != pair_->session_key) return;
   if (header.kind == static_cast<uint16_t>(MessageKind::kRecord)) {
@@ -88,7 +137,7 @@ void ServerEngine::TakeRecord(const MessageHeader& header, const Slice& payload)
   const bool is_lost =
       parts_.fault == Fault::kLosesRecord && receiver_.records() == kLostRecord;
   if (!is_lost) {
-    parts_.disk.records.push_back(
+    disk_->records.push_back(
         std::make_shared<const ShardRecord>(*std::move(record)));
   }
   if (answers_ == nullptr) return;
@@ -101,7 +150,13 @@ void ServerEngine::TakeRecord(const MessageHeader& header, const Slice& payload)
 absl::StatusOr<uint64_t> ServerEngine::TakeOver() {
   pair_.reset();
   answers_.reset();
-  return Restore();
+  const auto step = Restore();
+  // Of its journal nothing is there yet.
+  if (is_journaled_) {
+    has_ended_ = true;
+    has_all_records_ = false;
+  }
+  return step;
 }
 
 }  // namespace syncline::sim

@@ -18,13 +18,22 @@ void ServerEngine::EndJournal() {
   sync_fails_ = false;
   if (shard_ == nullptr || has_ended_) return;
   has_ended_ = true;
+  begins_anew_ = has_states_ = false;
   snapshot_.reset();
-  Run(ShardDurable{~uint64_t{0}});
+  if (is_fenced_) return parts_.on_journal_ended();
+  LoseJournal();
+}
+
+void ServerEngine::LoseJournal() {
+  if (shard_ == nullptr) return;
+  sinks_.Lose(RecordSinks::Sink::kJournal);
+  Tell();
+  BeginPass();
 }
 
 // As a segment does, it cuts off what may not be on the disk.
 void ServerEngine::LoseSync() {
-  ShardDisk& disk = parts_.disk;
+  ShardDisk& disk = *disk_;
   if (parts_.fault == Fault::kGoesOnUnsynced) {
     std::fill(disk.records.begin() + static_cast<std::ptrdiff_t>(disk.synced),
               disk.records.end(), nullptr);
@@ -36,14 +45,13 @@ void ServerEngine::LoseSync() {
   parts_.on_lost_sync();
 }
 
-void ServerEngine::BeginJournalAnew() {
+void ServerEngine::BeginJournalAnew() { BeginJournalAnew(*disk_); }
+
+void ServerEngine::BeginJournalAnew(ShardDisk& disk) {
   if (shard_ == nullptr || !has_ended_) return;
-  parts_.disk = {.begins_anew = true};
-  begun_at_ = 0;
-  ++journal_;
-  has_ended_ = false;
-  begins_anew_ = true;
-  Run(ShardBackUp{});
+  next_disk_ = &disk;
+  sinks_.Want(RecordSinks::Pass::kJournal);
+  BeginPass();
 }
 
 void ServerEngine::NoteRecord(std::shared_ptr<const ShardRecord>& kept) {
@@ -66,50 +74,56 @@ void ServerEngine::SnapshotIfDue() {
   if (shard_ == nullptr || has_ended_ || begins_anew_ || snapshot_) return;
   if (since_snapshot_ < snapshot_every_) return;
   since_snapshot_ = 0;
-  snapshot_ = Snapshot{.from = parts_.disk.records.size()};
+  snapshot_ = Snapshot{.from = disk_->records.size()};
   parts_.on_snapshot();
   TakeSnapshot(ShardBackUp::Kind::kSnapshot);
 }
 
 void ServerEngine::TakeSnapshot(ShardBackUp::Kind order) {
-  const int micros = std::uniform_int_distribution<int>(0, 10000)(snapshots_random_);
-  After(absl::Microseconds(micros), [this, order] {
-    if (shard_ != nullptr && snapshot_) Run(ShardBackUp{order});
+  const absl::Duration delay = absl::Microseconds(
+      std::uniform_int_distribution<int>(0, 10000)(snapshots_random_));
+  if (order == ShardBackUp::Kind::kNext) {
+    return GoOnWith(RecordSinks::Pass::kSnapshot, delay);
+  }
+  After(delay, [this] {
+    if (!snapshot_) return;
+    sinks_.Want(RecordSinks::Pass::kSnapshot);
+    BeginPass();
   });
 }
 
-void ServerEngine::OnRecordedState(const ShardBackedUp& backed_up) {
-  if (begins_anew_) {
-    if (backed_up.more) {
-      return After(absl::ZeroDuration(), [this] {
-        if (shard_ != nullptr && begins_anew_) {
-          Run(ShardBackUp{ShardBackUp::Kind::kNext});
-        }
-      });
-    }
-    begins_anew_ = false;
-    return parts_.on_whole();
-  }
-  if (!snapshot_) return;
-  if (backed_up.more) return TakeSnapshot(ShardBackUp::Kind::kNext);
-  snapshot_->has_all = true;
+// On the disk all that trains has come so far that no block of the job is before `version`.
+bool ServerEngine::ReachesFar(uint64_t version) const {
+  const std::map<uint32_t, uint64_t> versions = disk_->Versions();
+  return std::ranges::all_of(blocks_, [&](const ShardBlock& block) {
+    if (options_.tensors[block.range.tensor].group.frozen) return true;
+    const auto durable = versions.find(block.block);
+    return durable != versions.end() && durable->second >= version + kFurthestBehind;
+  });
 }
 
 void ServerEngine::PruneIfSafe() {
   if (!snapshot_ || !snapshot_->has_all) return;
-  const std::map<uint32_t, uint64_t> versions = parts_.disk.Versions();
-  for (const ShardBlock& block : blocks_) {
-    if (options_.tensors[block.range.tensor].group.frozen) continue;
-    const auto version = versions.find(block.block);
-    if (version == versions.end()) return;
-    if (version->second < snapshot_->version + kFurthestBehind) return;
+  if (ReachesFar(snapshot_->version)) Prune();
+}
+
+// One without a backup counts at once: its states are synced when they are answered.
+void ServerEngine::WholeIfSafe() {
+  if (!begins_anew_ || !has_states_) return;
+  uint64_t version = 0;
+  for (const auto& record : disk_->records) {
+    const auto* state = std::get_if<BlockStateRecord>(&record->what);
+    if (state != nullptr) version = std::max(version, state->saved->version);
   }
-  Prune();
+  if (is_fenced_ && !ReachesFar(version)) return;
+  begins_anew_ = has_states_ = false;
+  has_all_records_ = true;
+  parts_.on_whole();
 }
 
 // Settings are at the front of every segment.
 void ServerEngine::Prune() {
-  ShardDisk& disk = parts_.disk;
+  ShardDisk& disk = *disk_;
   const auto from = disk.records.begin() + static_cast<std::ptrdiff_t>(snapshot_->from);
   const auto is_needed = [](const std::shared_ptr<const ShardRecord>& record) {
     return record != nullptr && std::holds_alternative<SettingsRecord>(record->what);

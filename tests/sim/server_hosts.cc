@@ -28,7 +28,29 @@ ServerHosts::ServerHosts(Parts parts)
       disks_(parts_.size.engines.size()),
       servers_(disks_.size()),
       stand_ins_(disks_.size()) {
-  for (size_t which = 0; which < places(); ++which) Start(which);
+  if (parts_.lasting.empty()) {
+    for (size_t which = 0; which < places(); ++which) Start(which);
+    return;
+  }
+  lasting_ = std::make_unique<LastingHosts>(LastingHosts::Parts{
+      .events = parts_.events,
+      .control = parts_.control,
+      .reference = parts_.reference,
+      .random = parts_.random,
+      .progress = parts_.progress,
+      .engines = parts_.size.engines,
+      .job = parts_.lasting,
+      .needs_decisions = parts_.needs_decisions,
+      .fault = parts_.fault,
+      .parts_of = [this](Disk& unused,
+                         uint32_t engines) { return PartsOf(unused, 0, engines); },
+      .on_new_process = parts_.on_new_process});
+}
+
+ServerProcess* ServerHosts::at(size_t place) const {
+  if (lasting_ == nullptr) return servers_[place].process.get();
+  const std::vector<ServerProcess*> serving = lasting_->Serving();
+  return place < serving.size() ? serving[place] : nullptr;
 }
 
 ServerProcess::Parts ServerHosts::PartsOf(Disk& disk, int host, uint32_t engines) {
@@ -105,15 +127,16 @@ void ServerHosts::StartStandIn(const HoldBackup& hold, int host) {
 }
 
 const ServerProcess& ServerHosts::OwnerOf(uint32_t block) const {
-  return *std::ranges::find_if(servers_, [block](const Placed& server) {
-            return server.process->Owns(block);
-          })->process;
+  size_t place = 0;
+  while (!at(place)->Owns(block)) ++place;
+  return *at(place);
 }
 
 bool ServerHosts::AllAreThere() const {
-  return std::ranges::all_of(servers_, [](const Placed& server) {
-    return server.process != nullptr && server.process->is_configured();
-  });
+  for (size_t place = 0; place < places(); ++place) {
+    if (at(place) == nullptr || !at(place)->is_configured()) return false;
+  }
+  return true;
 }
 
 bool ServerHosts::HasStepped() const {
@@ -299,6 +322,7 @@ void ServerHosts::PlanBackups() {
 
 // One of them, or all at once; some of them over and over.
 void ServerHosts::PlanCrashes(Restarts restarts) {
+  if (lasting_ != nullptr) return lasting_->PlanCrashes();
   if (restarts == Restarts::kBackups) return PlanBackups();
   may_crash_ = true;
   Random& random = parts_.random;

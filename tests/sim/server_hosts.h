@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/sim/lasting_hosts.h"
 #include "tests/sim/random_job.h"
 #include "tests/sim/run_progress.h"
 #include "tests/sim/server_process.h"
@@ -32,6 +33,9 @@ class ServerHosts {
     const RunSize& size;
     absl::Duration heartbeat_interval;
     Fault fault = Fault::kNone;
+    // Of a job with journals and backups: its name; empty: it has not both.
+    std::string lasting = {};
+    bool needs_decisions = false;  // likewise
     // The highest version of that block which any worker has.
     std::function<uint64_t(uint32_t block)> held;
     // A server's process is new: it has cables to workers.
@@ -41,12 +45,12 @@ class ServerHosts {
   explicit ServerHosts(Parts parts);
 
   // That serves the place, or is to; null while it is down.
-  ServerProcess* at(size_t place) const { return servers_[place].process.get(); }
-  size_t places() const { return servers_.size(); }
+  ServerProcess* at(size_t place) const;
+  size_t places() const { return parts_.size.engines.size(); }
   // REQUIRES: AllAreThere().
   const ServerProcess& OwnerOf(uint32_t block) const;
   bool AllAreThere() const;
-  int crashes() const { return crashes_; }
+  int crashes() const { return lasting_ ? lasting_->crashes() : crashes_; }
 
   // What dies and when, after steps were made.
   void PlanCrashes(Restarts restarts);
@@ -87,6 +91,7 @@ class ServerHosts {
   void Bury(std::unique_ptr<ServerProcess>& process);
 
   Parts parts_;
+  std::unique_ptr<LastingHosts> lasting_;                 // in place of what follows
   std::vector<Disk> disks_;                               // by place
   std::vector<Placed> servers_;                           // by place
   std::vector<Placed> stand_ins_;                         // by place: the latest

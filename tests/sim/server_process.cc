@@ -63,8 +63,13 @@ ServerProcess::ServerProcess(Parts parts, std::string name)
         .on_backup_lost = [this](const std::string& why) { SayLost(why); },
         .on_snapshot = parts_.on_snapshot,
         .on_pruned = parts_.on_pruned,
-        .on_whole = [this, i] { without_journal_.erase(i); },
-        .on_lost_sync = parts_.on_lost_sync}));
+        .on_whole =
+            [this, i] {
+              without_journal_.erase(i);
+              if (WasLast(begins_journal_, i)) OnWhole();
+            },
+        .on_lost_sync = parts_.on_lost_sync,
+        .on_journal_ended = [this] { OnJournalEnded(); }}));
   }
   Attach();
   parts_.control.Send(connection_, MakeHello());
@@ -151,6 +156,7 @@ void ServerProcess::OnLost() {
     parts_.control.Send(connection_, figures);
   }
   for (const StepHeld& held : memory_.unclosed()) parts_.control.Send(connection_, held);
+  SayJournal();
 }
 
 ServerHello ServerProcess::MakeHello() const {
@@ -161,14 +167,15 @@ ServerHello ServerProcess::MakeHello() const {
   hello.stand_in = parts_.stand_in;
   hello.session_key = session_key_;
   if (configured_) hello.held.push_back(memory_.Describe(job_));
+  if (configured_ && HasRun()) hello.held.back().run = "run";
   if (!parts_.disk.job.empty()) {
-    if (configured_) hello.held.back().run = "run";
     JournaledRun run = {parts_.disk.job, "run", {}};
     for (uint32_t i = 0; i < parts_.engines; ++i) {
       run.shards.push_back(parts_.disk.first_shard + i);
     }
     hello.journals.push_back(std::move(run));
   }
+  if (parts_.host_disk != nullptr) ListJournals(hello);
   return hello;
 }
 
@@ -214,6 +221,10 @@ void ServerProcess::OnControl(const CoordinatorBody& body) {
   }
   if (const auto* commit = std::get_if<CommitEpoch>(&body)) {
     committed_epoch_ = commit->epoch;
+    if (later_journal_) {
+      allowed_journal_ = std::exchange(later_journal_, std::nullopt);
+      TryJournal();
+    }
     if (commit->training) {
       parts_.reference.Changed(commit->epoch, *commit->training, commit->training_from);
     }
@@ -248,6 +259,7 @@ void ServerProcess::OnDrop(const DropJob& drop) {
   if (drop.job != job_) return;
   configured_ = takes_records_ = false;
   without_journal_.clear();
+  ForgetJournal();
   for (const auto& engine : engines_) engine->Drop();
 }
 
@@ -264,7 +276,14 @@ void ServerProcess::Configure(const ConfigureJob& configure) {
   job_ = configure.job;
   memory_ = {};
   const JobSpec& spec = configure.declared->spec;
-  if (configure.restore_run.empty()) {
+  first_shard_ = configure.first_shard;
+  ForgetJournal();
+  if (parts_.host_disk != nullptr && !configure.backup) {
+    const absl::Status opened = OpenJournal(configure);
+    if (!opened.ok()) {
+      return parts_.control.Send(connection_, ConfigureFailed{job_, opened});
+    }
+  } else if (configure.restore_run.empty()) {
     parts_.disk.job = spec.IsJournaled() ? spec.name : "";
     parts_.disk.first_shard = configure.first_shard;
   }
@@ -305,7 +324,7 @@ void ServerProcess::OnOutput(uint32_t engine, const ShardOutput& output) {
     memory_.Commit(committed->epoch);
     parts_.control.Send(
         connection_,
-        EpochCommitted{job_, committed->epoch, parts_.disk.job.empty() ? "" : "run"});
+        EpochCommitted{job_, committed->epoch, HasRun() ? "run" : ""});
   }
   if (const auto* figures = std::get_if<ShardFigures>(&output)) {
     const BlockFigures report = {job_, figures->block, figures->step, figures->figures};
@@ -327,7 +346,8 @@ void ServerProcess::OnBackup(const CoordinatorBody& body) {
   if (!configured_) return;
   if (const auto* at = std::get_if<BackupAt>(&body)) SendRecords(*at);
   if (std::holds_alternative<BackupGone>(body)) GoOnWithoutBackup();
-  if (std::holds_alternative<syncline::TakeOver>(body)) TakeOver();
+  if (const auto* take = std::get_if<syncline::TakeOver>(&body)) TakeOver(*take);
+  if (const auto* gone = std::get_if<JournalGone>(&body)) OnGone(*gone);
 }
 
 void ServerProcess::SendRecords(const BackupAt& at) {
@@ -356,8 +376,9 @@ void ServerProcess::SayLost(const std::string& why) {
   parts_.control.Send(connection_, BackupLost{job_, why});
 }
 
-void ServerProcess::TakeOver() {
+void ServerProcess::TakeOver(const syncline::TakeOver& take) {
   takes_records_ = false;
+  if (!take.run.empty()) later_journal_ = take.generation;
   uint64_t lowest = ~uint64_t{0};
   for (const auto& engine : engines_) {
     const absl::StatusOr<uint64_t> step = engine->TakeOver();

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <random>
@@ -30,6 +31,18 @@ struct Disk {
   std::vector<ShardDisk> shards = {};  // of its engines
 };
 
+// A journal of one place, of jobs that have backups, too.
+struct JournalDisk {
+  uint32_t generation = 0;
+  bool is_whole = false;
+  std::vector<ShardDisk> shards = {};  // of the place's engines
+};
+// All that a host's disk has, which outlives all of its processes.
+struct HostDisk {
+  std::map<uint32_t, std::vector<std::shared_ptr<JournalDisk>>> places = {};  // by shard
+  bool is_full = false;
+};
+
 class ServerProcess {
  public:
   struct Parts {
@@ -54,6 +67,8 @@ class ServerProcess {
     std::function<void()> on_lost_sync = [] {};         // it is to be killed
     std::optional<StandInFor> stand_in = std::nullopt;  // it is one
     Fault fault = Fault::kNone;
+    HostDisk* host_disk = nullptr;  // where journals beside backups are
+    std::string job = {};           // whose they are
   };
 
   ServerProcess(Parts parts, std::string name);
@@ -66,6 +81,14 @@ class ServerProcess {
   // As when the coordinator has said so. A planted fault when it has not.
   void GoOnWithoutBackup();
   bool is_configured() const { return configured_ && !takes_records_; }
+  // Of the place that it serves, or is to take.
+  uint32_t first_shard() const { return first_shard_; }
+  bool Holds(uint32_t first_shard) const {
+    return takes_records_ && first_shard_ == first_shard;
+  }
+  bool HasJournal() const;
+  // There is room again.
+  void TryJournal();
   // Something of the job would come back with its disk, and all that anybody has seen.
   bool HasSynced() const;
   // Its disk fails for all engines, and is there again: their journals begin anew.
@@ -93,11 +116,23 @@ class ServerProcess {
   void OnOutput(uint32_t engine, const ShardOutput& output);
   std::set<uint32_t> AllEngines() const;
 
+  // Journals beside backups (server_process_journal.cc).
+  void ListJournals(ServerHello& hello) const;
+  void UseJournal(std::shared_ptr<JournalDisk> journal);
+  absl::Status OpenJournal(const ConfigureJob& configure);
+  void OnJournalEnded();
+  void OnGone(const JournalGone& gone);
+  void OnWhole();
+  void SayJournal();
+  void ForgetJournal();
+  // Its job keeps journals.
+  bool HasRun() const { return !parts_.disk.job.empty() || parts_.host_disk != nullptr; }
+
   // Backups of this server, and of another one.
   void SendRecords(const BackupAt& at);
   void OnBackedUp(uint32_t engine);
   void SayLost(const std::string& why);
-  void TakeOver();
+  void TakeOver(const syncline::TakeOver& take);
   void EndStandIn();
 
   ServerEngine* EngineOf(uint32_t block) const;
@@ -122,6 +157,14 @@ class ServerProcess {
   bool takes_records_ = false;  // it is a stand-in that holds a backup
   bool says_loss_ = true;
   std::set<uint32_t> without_journal_;  // engines: it has ended, or is not whole again
+  uint32_t first_shard_ = 0;
+  std::shared_ptr<JournalDisk> journal_;       // of the place
+  std::vector<std::shared_ptr<JournalDisk>> used_;  // engines may still point to them
+  std::optional<uint32_t> later_journal_;      // that begins with the next commit
+  std::optional<uint32_t> allowed_journal_;    // that may begin when there is room
+  bool journal_lost_ = false;                  // was said, and not answered
+  uint32_t whole_generation_ = 0;              // was said
+  std::set<uint32_t> begins_journal_;          // engines
   std::mt19937_64 random_;
   const uint64_t session_key_;  // that the coordinator would draw for a stand-in
   // Events outlive a killed process; they look here first.

@@ -239,7 +239,7 @@ void Run::PlanFaults() {
   // A decision stays that was made with what a dead worker had given to a dead server.
   if (ServersDie(restarts_) && NeedsDecisions(job_)) faults_ = 0;
   // A job whose workers are all gone before it begins has backups that hold nothing.
-  if (restarts_ == Restarts::kBackups) {
+  if (restarts_ == Restarts::kBackups || restarts_ == Restarts::kTogether) {
     faults_ = std::min(faults_, static_cast<int>(size_.workers) - 1);
   }
   for (int i = 0; i < faults_; ++i) {
@@ -367,6 +367,8 @@ absl::Status Run::Execute() {
                          .size = size_,
                          .heartbeat_interval = timeouts_.heartbeat_interval,
                          .fault = fault_,
+                         .lasting = restarts_ == Restarts::kTogether ? job_.name : "",
+                         .needs_decisions = NeedsDecisions(job_),
                          .held = [this](uint32_t block) { return HeldVersion(block); },
                          .on_new_process = [this] { LayCables(); }});
   for (uint32_t rank = 0; rank < size_.workers; ++rank) {
@@ -387,7 +389,9 @@ absl::Status Run::Execute() {
   PlanBarriers();
   pulls_ = OneIn(random_, 3) && !job_.HasBackups() && !SkipsVersions();
   const auto has_failed = [this] {
-    return restarts_ == Restarts::kBackups && !control_.failure().empty();
+    const bool outlives_all =
+        restarts_ == Restarts::kBackups || restarts_ == Restarts::kTogether;
+    return outlives_all && !control_.failure().empty();
   };
   while (!IsOver() && reference_.violation().empty() && !has_failed()) {
     if (events_.now() > size_.steps * kDeadlineOfStep || !events_.RunNext()) {
@@ -400,7 +404,9 @@ absl::Status Run::Execute() {
 
 absl::Status Run::Check() {
   // One death at a time, and never of what has no backup: none is a reason to fail.
-  if (restarts_ == Restarts::kBackups && !control_.failure().empty()) {
+  const bool outlives_all =
+      restarts_ == Restarts::kBackups || restarts_ == Restarts::kTogether;
+  if (outlives_all && !control_.failure().empty()) {
     return absl::InternalError(absl::StrCat("the job failed: ", control_.failure()));
   }
   if (!reference_.violation().empty()) return absl::InternalError(reference_.violation());

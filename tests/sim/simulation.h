@@ -24,13 +24,17 @@ enum class Restarts {
   kCoordinator,
   kServers,  // which have journals
   kBoth,
-  kBackups  // servers die and stay dead: their backups take over
+  kBackups,  // servers die and stay dead: their backups take over
+  kTogether  // both: they have journals and backups, and come back or not
 };
 // What is planted, and must be found.
 enum class Fault {
   kNone,
   // Of backups.
   kPublishesEarly,
+  kPublishesUnsynced,  // of journals beside them
+  kStaleJournal,       // likewise: that of an earlier generation is taken
+  kStepBehind,         // likewise: what it goes on from lacks the last step
   kLosesRecord,
   kStaleBackup,
   kHalfBackup,

@@ -153,7 +153,7 @@ TEST_F(CInterface, RefusedOptionsNameWhatIsAllowedAndChangeNothing) {
   ExpectError(Set("push", "int3"), SYNCLINE_INVALID_ARGUMENT, "int3");
   ExpectError(
       Set("durability", "paper"), SYNCLINE_INVALID_ARGUMENT,
-      "option durability: durability is 'paper', allowed are none, disk and peer");
+      "option durability: durability is 'paper', allowed are none, disk, peer and disk+peer");
   EXPECT_THAT(syncline_options_get(options_, "durability"), StrEq("none"));
   ASSERT_EQ(Set("codec_threads", "65"), SYNCLINE_OK);
   syncline_session* refused = nullptr;

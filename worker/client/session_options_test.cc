@@ -108,7 +108,7 @@ TEST_F(SessionOptionsTest, TakesTheSettingsThatALauncherWasTold) {
   setenv("SYNCLINE_DURABILITY", "paper", 1);
   EXPECT_EQ(SessionOptions::FromEnv().status().message(),
             "environment variable SYNCLINE_DURABILITY=paper: durability is 'paper', "
-            "allowed are none, disk and peer");
+            "allowed are none, disk, peer and disk+peer");
   for (const char* name :
        {"CHECKPOINT_EVERY", "CHECKPOINT_KEEP", "RESUME", "DURABILITY", "PUSH_CODEC"}) {
     unsetenv(absl::StrCat("SYNCLINE_", name).c_str());

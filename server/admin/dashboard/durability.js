@@ -3,8 +3,10 @@
 // How far journals or backups are: all steps below `below` are safe on the servers that have one still. Of a server that
 // has not said so yet nobody knows.
 function safeStepsOf(job) {
-  const lost = new Set(job.backups.filter((one) => one.lost).map((one) => one.server));
-  job.records.filter((one) => one.error).forEach((one) => lost.add(one.server));
+  const withoutBackup = new Set(job.backups.filter((one) => one.lost).map((one) => one.server));
+  const hasBoth = job.durability === "disk+peer"; // of two copies one is enough
+  const lost = hasBoth ? new Set() : new Set(withoutBackup);
+  job.records.filter((one) => one.error && (!hasBoth || withoutBackup.has(one.server))).forEach((one) => lost.add(one.server));
   const going = job.records.filter((one) => !lost.has(one.server));
   const isKnown = going.length > 0 && going.length + lost.size >= job.training_servers;
   return {
@@ -24,7 +26,7 @@ export function stepOf(job) {
 // Where the servers' word is older than the workers', it is said to be.
 function safeLineOf(job, safe) {
   const isOlder = safe.below < stepOf(job);
-  const where = job.durability === "disk" ? "on the disks" : "in the backups";
+  const where = {disk: "on the disks", peer: "in the backups"}[job.durability] ?? "on the disks and in the backups";
   return `${safe.lost ? "Of the other servers all" : "All"} steps below ${safe.below.toLocaleString("en")} ` +
     `${isOlder ? "were" : "are"} ${where}${safe.lag ? `, ${safe.lag} on the way` : ""}${isOlder ? " at the last heartbeat" : ""}.`;
 }

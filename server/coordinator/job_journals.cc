@@ -1,0 +1,154 @@
+// Which journal of a place counts, in jobs with journals and backups (ADR 38). One that
+// misses a step that anybody was told of never does: its end is stored before its server goes
+// on without it, and from a take-over on it is another server's. Each beginning has a
+// generation of its own, by a number that is drawn once.
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "server/checkpoint/manifest.h"
+#include "server/coordinator/job.h"
+
+namespace syncline {
+
+bool Job::CanWaitFor(size_t place) const {
+  return CanWaitForServers() && (!IsFenced() || place_journals_[place].lost.empty());
+}
+
+// For what is said of a job that fails.
+std::string Job::WhyNoJournal(size_t place) const {
+  if (!IsFenced() || place >= place_journals_.size()) return "";
+  const std::string& lost = place_journals_[place].lost;
+  return lost.empty() ? "" : absl::StrCat(", and it had no whole journal: ", lost);
+}
+
+bool Job::HasJournalOf(const JobServer& server, size_t place) const {
+  const std::set<uint32_t> shards = ShardsOf(servers_[place]);
+  const uint32_t generation = IsFenced() ? place_journals_[place].generation : 0;
+  const auto has = [&](const JournaledRun& run, uint32_t shard) {
+    const auto found = std::ranges::find(run.shards, shard);
+    const auto index = static_cast<size_t>(found - run.shards.begin());
+    return found != run.shards.end() && run.GenerationOf(index) == generation;
+  };
+  return std::ranges::any_of(server.journals, [&](const JournaledRun& run) {
+    return run.job == FolderOf(spec_.name) && run.run == journal_ &&
+           std::ranges::all_of(shards, [&](uint32_t shard) { return has(run, shard); });
+  });
+}
+
+// ---- What servers say ----
+
+void Job::OnJournalLost(uint32_t server, const std::string& reason,
+                        CoordinatorOutputs& outputs) {
+  const auto found = std::ranges::find(servers_, server, &JobServer::server);
+  if (phase_ == Phase::kOver || !IsFenced() || found == servers_.end()) return;
+  if (!IsHere(*found)) return;
+  PlaceJournal& journal = place_journals_[static_cast<size_t>(found - servers_.begin())];
+  if (std::exchange(journal.lost, reason).empty()) {
+    journal.generation = counters_.next_incarnation++;
+    outputs.push_back(PersistState{});
+    Store(outputs);
+    const std::string what = absl::StrCat("the journal of ", NameOf(*found),
+                                          " has ended: ", reason);
+    outputs.push_back(
+        LogReason{absl::StrCat("job '", spec_.name, "': ", what,
+                               "; it goes on without one until there is another"),
+                  LogReason::Level::kWarning});
+    Say({.kind = EventKind::kBackup, .what = what}, outputs);
+  }
+  outputs.push_back(ToMember{found->connection, JournalGone{id_, journal.generation}});
+}
+
+void Job::OnJournalWhole(uint32_t server, const JournalWhole& whole,
+                         CoordinatorOutputs& outputs) {
+  const auto found = std::ranges::find(servers_, server, &JobServer::server);
+  if (phase_ == Phase::kOver || !IsFenced() || found == servers_.end()) return;
+  PlaceJournal& journal = place_journals_[static_cast<size_t>(found - servers_.begin())];
+  if (journal.generation != whole.generation || journal.lost.empty()) return;
+  journal.lost.clear();
+  Store(outputs);
+  const std::string what = absl::StrCat(NameOf(*found), " has a whole journal again");
+  outputs.push_back(LogReason{absl::StrCat("job '", spec_.name, "': ", what)});
+  Say({.kind = EventKind::kBackup, .what = what}, outputs);
+}
+
+// ---- One that comes back ----
+
+// Beside what it serves: in a node of its own.
+void Job::AskToRestore(size_t place, const JobServer& holder,
+                       CoordinatorOutputs& outputs) {
+  Missing& missing = missing_[place];
+  missing.order = counters_.next_incarnation++;
+  missing.restorer = holder.server;
+  missing.host = holder.name;
+  const JobServer& lost = servers_[place];
+  outputs.push_back(PersistState{});
+  outputs.push_back(
+      ToMember{holder.connection,
+               HoldBackup{.job = id_,
+                          .server = lost.server,
+                          .engines = static_cast<uint32_t>(lost.shard_addresses.size()),
+                          .order = missing.order,
+                          .has_journal = true,
+                          .restores = true}});
+}
+
+void Job::OnSuccessorLost(size_t place, CoordinatorOutputs& outputs) {
+  Missing& missing = missing_[place];
+  if (!missing.by_backup) {
+    missing.successor.reset();
+    missing.order = 0;
+    missing.error = "it died while it read the journal";
+    return;
+  }
+  const std::string why =
+      absl::StrCat(NameOf(backups_[place].holder), ", which held it, is lost");
+  if (CanWaitFor(place)) return GoBackToJournal(place, why, outputs);
+  const JobServer& dead = servers_[place];
+  Fail(absl::StrCat("server ", dead.server, " (", dead.name,
+                    ") is lost, and so is its backup in the memory of ",
+                    NameOf(backups_[place].holder), WhyNoJournal(place),
+                    "; go on from a checkpoint"),
+       outputs);
+}
+
+// Its stand-in has told nobody of a step: the journal has all.
+void Job::GoBackToJournal(size_t place, const std::string& why,
+                          CoordinatorOutputs& outputs) {
+  Backup& backup = backups_[place];
+  Missing& missing = missing_[place];
+  if (backup.lost.empty()) {
+    backup.lost = why;
+    Store(outputs);
+    DropStandIn(place, "the backup is lost", outputs);
+  }
+  missing.successor.reset();
+  missing.by_backup = false;
+  missing.error = absl::StrCat("its backup is lost, too: ", why);
+  WaitForJournal(place, outputs);
+}
+
+void Job::SayWhatIsStale(const JobServer& server, CoordinatorOutputs& outputs) const {
+  if (phase_ != Phase::kRunning || !IsFenced() || journal_.empty()) return;
+  for (size_t place = 0; place < servers_.size(); ++place) {
+    const std::set<uint32_t> shards = ShardsOf(servers_[place]);
+    const uint32_t generation = place_journals_[place].generation;
+    const auto is_older = [&](const JournaledRun& run) {
+      if (run.job != FolderOf(spec_.name) || run.run != journal_) return false;
+      for (size_t i = 0; i < run.shards.size(); ++i) {
+        if (shards.contains(run.shards[i]) && run.GenerationOf(i) < generation) return true;
+      }
+      return false;
+    };
+    if (std::ranges::none_of(server.journals, is_older)) continue;
+    const std::string what = absl::StrCat(
+        NameOf(server), " has an earlier journal of the place of ",
+        NameOf(servers_[place]), ", which went on without it: it is not used, and ",
+        NameOf(server), " is a spare");
+    outputs.push_back(LogReason{absl::StrCat("job '", spec_.name, "': ", what),
+                                LogReason::Level::kWarning});
+    Say({.kind = EventKind::kServer, .what = what}, outputs);
+  }
+}
+
+}  // namespace syncline

@@ -1,0 +1,192 @@
+// Jobs with journals and backups: which journal of a place counts, and what happens when one
+// of both copies is gone, or both.
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "server/coordinator/coordinator_test_util.h"
+
+namespace syncline {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+// Servers on connections 1 and 2 (numbers 0 and 1), their stand-ins on 3 and 4, ranks 0 and
+// 1 on 10 and 11.
+class JobJournals : public CoordinatorTest {
+ protected:
+  void SetUp() override {
+    coordinator_ = std::make_unique<Coordinator>(CoordinatorOptions{
+        .timeouts = Timeouts::Derive(kFailureTimeout), .expected_servers = 2});
+    Take(coordinator_->Apply(Start{}, now_));
+    AttachServer(1);
+    AttachServer(2);
+    JobSpec job = TwoTensors(2);
+    job.settings.durability = "disk+peer";
+    for (const uint32_t rank : {0u, 1u}) {
+      SayHello(10 + rank, job,
+               {.rank = rank, .run_id = "run", .session_key = 1000 + rank});
+    }
+    StandInComes(3, Last<HoldBackup>(2).value());
+    StandInComes(4, Last<HoldBackup>(1).value());
+    id_ = Last<WorkerWelcome>(10).value().job;
+    Say(1, EpochCommitted{.job = id_, .epoch = Last<WorkerWelcome>(10)->epoch, .run = "r"});
+  }
+  void StandInComes(ConnectionId connection, const HoldBackup& hold) {
+    Say(connection, ServerHello{.name = absl::StrCat("stand_in", hold.order),
+                                .shard_addresses = {absl::StrCat("memory", hold.order)},
+                                .stand_in = StandInFor{hold.job, hold.server, hold.order},
+                                .session_key = 77 + hold.order});
+  }
+  // With the journals of these shards.
+  void ServerComes(ConnectionId connection, std::vector<uint32_t> shards,
+                   std::vector<uint32_t> generations) {
+    Say(connection, ServerHello{.name = absl::StrCat("new", connection),
+                                .shard_addresses = {absl::StrCat("new", connection)},
+                                .journals = {{"job", "r", std::move(shards),
+                                              std::move(generations)}}});
+  }
+  void Lose(const std::vector<ConnectionId>& lost,
+            const std::vector<ConnectionId>& alive) {
+    for (const ConnectionId one : lost) Say(one, Disconnected{});
+    PassTimeBeating(kFailureTimeout, alive);
+  }
+  // Server 0 dies; the generation of its place's journal.
+  uint32_t TakeOver() {
+    Lose({1, 4}, {2, 3, 10, 11});
+    Say(3, JobConfigured{id_, 5});
+    return Last<syncline::TakeOver>(3).value().generation;
+  }
+  JobView Shown() const { return coordinator_->View(now_).jobs.at(0); }
+
+  uint32_t id_ = 0;
+};
+
+TEST_F(JobJournals, HoldersAreAskedForAPlaceForAJournal) {
+  EXPECT_TRUE(Last<HoldBackup>(1)->has_journal);
+  EXPECT_FALSE(Last<HoldBackup>(1)->restores);
+}
+
+TEST_F(JobJournals, ATakeOverBeginsAnotherGeneration) {
+  const uint32_t generation = TakeOver();
+  EXPECT_EQ(Last<syncline::TakeOver>(3)->run, "r");
+  EXPECT_GT(generation, 0u);
+  EXPECT_THAT(Shown().backups[0].journal_lost, HasSubstr("take-over"));
+  Say(3, JournalWhole{id_, generation + 1});
+  EXPECT_FALSE(Shown().backups[0].journal_lost.empty());
+  Say(3, JournalWhole{id_, generation});
+  EXPECT_THAT(Shown().backups[0].journal_lost, IsEmpty());
+}
+
+// No earlier one, nor one that nobody has begun.
+TEST_F(JobJournals, OnlyTheGenerationThatIsStoredIsRestored) {
+  const uint32_t generation = TakeOver();
+  Say(3, JournalWhole{id_, generation});
+  Lose({2, 3}, {10, 11});
+  EXPECT_EQ(Shown().phase, "waiting");
+  ServerComes(5, {0}, {0});
+  ServerComes(6, {0}, {generation + 1});
+  EXPECT_FALSE(Last<ConfigureJob>(5).has_value());
+  EXPECT_FALSE(Last<ConfigureJob>(6).has_value());
+  ServerComes(7, {0}, {generation});
+  ASSERT_TRUE(Last<ConfigureJob>(7).has_value());
+  EXPECT_EQ(Last<ConfigureJob>(7)->generation, generation);
+  EXPECT_EQ(Last<ConfigureJob>(7)->restore_run, "r");
+}
+
+TEST_F(JobJournals, OneProcessRestoresTwoPlaces) {
+  Lose({1, 2, 3, 4}, {10, 11});
+  EXPECT_FALSE(Last<JobFailed>(10).has_value());
+  ServerComes(5, {0, 1}, {0, 0});
+  EXPECT_EQ(Last<ConfigureJob>(5)->first_shard, 0u);
+  const auto hold = Last<HoldBackup>(5);
+  ASSERT_TRUE(hold.has_value());
+  EXPECT_TRUE(hold->restores && hold->has_journal);
+  StandInComes(6, *hold);
+  const auto restore = Last<ConfigureJob>(6);
+  ASSERT_TRUE(restore.has_value());
+  EXPECT_EQ(restore->restore_run, "r");
+  EXPECT_EQ(restore->first_shard, 1u);
+  EXPECT_FALSE(restore->backup.has_value());
+  EXPECT_EQ(Shown().phase, "running");
+}
+
+TEST_F(JobJournals, WhenItsNodeDoesNotComeAnotherOneIsAsked) {
+  Lose({1, 2, 3, 4}, {10, 11});
+  ServerComes(5, {0, 1}, {0, 0});
+  const uint32_t order = Last<HoldBackup>(5)->order;
+  Say(5, ConfigureFailed{id_, absl::InternalError("no port")});
+  PassTimeBeating(absl::Seconds(1), {5, 10, 11});
+  EXPECT_NE(Last<HoldBackup>(5)->order, order);
+}
+
+// Nobody was told of a step that the journal lacks.
+TEST_F(JobJournals, AStandInThatDiesWhileItTakesOverLeavesTheJournal) {
+  servers_answer_ = false;
+  Lose({1}, {2, 3, 4, 10, 11});
+  ASSERT_TRUE(Last<syncline::TakeOver>(3).has_value());
+  Lose({3}, {2, 4, 10, 11});
+  EXPECT_FALSE(Last<JobFailed>(10).has_value());
+  EXPECT_THAT(Shown().reason, HasSubstr("waits for server 0"));
+  servers_answer_ = true;
+  ServerComes(5, {0}, {0});
+  EXPECT_EQ(Last<ConfigureJob>(5)->restore_run, "r");
+  EXPECT_EQ(Shown().phase, "running");
+}
+
+TEST_F(JobJournals, ABackupThatCannotGoOnLeavesTheJournal) {
+  servers_answer_ = false;
+  Lose({1}, {2, 3, 4, 10, 11});
+  Say(3, ConfigureFailed{id_, absl::DataLossError("block 0 differs")});
+  EXPECT_FALSE(Last<JobFailed>(10).has_value());
+  EXPECT_TRUE(Last<DropJob>(3).has_value());
+  EXPECT_THAT(Shown().reason, HasSubstr("block 0 differs"));
+}
+
+// It may miss what was told since.
+TEST_F(JobJournals, AJournalThatHasEndedIsNotWaitedFor) {
+  Say(1, JournalLost{id_, "No space left"});
+  const auto gone = Last<JournalGone>(1);
+  ASSERT_TRUE(gone.has_value());
+  EXPECT_GT(gone->generation, 0u);
+  Say(1, BackupLost{id_, "the cable broke"});
+  Lose({1}, {2, 4, 10, 11});
+  EXPECT_THAT(std::string(Last<JobFailed>(10)->reason),
+              AllOf(HasSubstr("no backup any more"), HasSubstr("No space left")));
+}
+
+TEST_F(JobJournals, OneThatBeganAnewIs) {
+  Say(1, JournalLost{id_, "No space left"});
+  const uint32_t generation = Last<JournalGone>(1)->generation;
+  Say(1, JournalLost{id_, "still full"});
+  EXPECT_EQ(Last<JournalGone>(1)->generation, generation);
+  Say(1, JournalWhole{id_, generation});
+  Say(1, BackupLost{id_, "the cable broke"});
+  Lose({1}, {2, 4, 10, 11});
+  EXPECT_EQ(Shown().phase, "waiting");
+  ServerComes(5, {0}, {0});
+  EXPECT_FALSE(Last<ConfigureJob>(5).has_value());
+  ServerComes(6, {0}, {generation});
+  EXPECT_TRUE(Last<ConfigureJob>(6).has_value());
+}
+
+TEST_F(JobJournals, RightAfterATakeOverADeathEndsTheJob) {
+  TakeOver();
+  Lose({2, 3}, {10, 11});
+  EXPECT_THAT(std::string(Last<JobFailed>(10)->reason),
+              HasSubstr("had no whole journal: it begins anew after a take-over"));
+}
+
+TEST_F(JobJournals, OneThatComesBackWithAnEarlierJournalIsASpare) {
+  TakeOver();
+  ServerComes(5, {0}, {0});
+  EXPECT_FALSE(Last<ConfigureJob>(5).has_value());
+  EXPECT_THAT(Said(EventKind::kServer), ::testing::Contains(AllOf(HasSubstr("earlier journal"),
+                                               HasSubstr("is a spare"))));
+}
+
+}  // namespace
+}  // namespace syncline

@@ -1,0 +1,140 @@
+#include "server/links/record_sinks.h"
+
+#include <cstdint>
+#include <memory>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace syncline {
+namespace {
+
+using Pass = RecordSinks::Pass;
+using Sink = RecordSinks::Sink;
+
+ShardRecord Step(uint32_t block) { return {1, StepRecord{.block = block}}; }
+ShardRecord StateOf(uint32_t block) {
+  return {1, BlockStateRecord{.block = block,
+                              .saved = std::make_shared<const BlockSnapshot>()}};
+}
+uint64_t Safe(RecordSinks& sinks) {
+  const auto news = sinks.News();
+  return news ? news->records : 0;
+}
+
+TEST(RecordSinks, SafeIsWhatBothHave) {
+  RecordSinks sinks(true, true);
+  for (uint32_t block = 0; block < 3; ++block) {
+    const auto takers = sinks.Take(Step(block));
+    EXPECT_TRUE(takers.journal && takers.backup);
+  }
+  sinks.Durable(Sink::kJournal, 3);
+  EXPECT_EQ(sinks.News(), std::nullopt);
+  sinks.Durable(Sink::kBackup, 2);
+  EXPECT_EQ(Safe(sinks), 2u);
+  EXPECT_EQ(sinks.News(), std::nullopt);
+  sinks.Lose(Sink::kBackup);
+  EXPECT_EQ(Safe(sinks), 3u);
+  sinks.Lose(Sink::kJournal);
+  EXPECT_EQ(Safe(sinks), ~uint64_t{0});
+}
+
+TEST(RecordSinks, WithoutAnyItSaysNothing) {
+  RecordSinks sinks(false, false);
+  const auto takers = sinks.Take(Step(0));
+  EXPECT_FALSE(takers.journal || takers.backup);
+  EXPECT_EQ(sinks.News(), std::nullopt);
+}
+
+TEST(RecordSinks, OneThatBeginsAloneCountsAnew) {
+  RecordSinks sinks(true, false);
+  sinks.Take(Step(0));
+  sinks.Lose(Sink::kJournal);
+  EXPECT_EQ(Safe(sinks), ~uint64_t{0});
+  sinks.Want(Pass::kBackup);
+  EXPECT_EQ(sinks.NextOrder(), ShardBackUp::Kind::kBegin);
+  EXPECT_TRUE(sinks.Take(StateOf(0)).backup);
+  sinks.Durable(Sink::kBackup, 1);
+  EXPECT_EQ(Safe(sinks), 1u);
+}
+
+// Of blocks whose state it lacks it gets nothing, and nobody waits for that; the other one
+// gets no states.
+TEST(RecordSinks, OneThatBeginsBesideAnother) {
+  RecordSinks sinks(true, false);
+  for (int i = 0; i < 5; ++i) sinks.Take(Step(0));
+  sinks.Durable(Sink::kJournal, 5);
+  EXPECT_EQ(Safe(sinks), 5u);
+  sinks.Want(Pass::kBackup);
+  EXPECT_EQ(sinks.NextOrder(), ShardBackUp::Kind::kBeside);
+  auto takers = sinks.Take(Step(0));  // 6
+  EXPECT_TRUE(takers.journal);
+  EXPECT_FALSE(takers.backup);
+  sinks.Durable(Sink::kJournal, 6);
+  EXPECT_EQ(Safe(sinks), 6u);
+  takers = sinks.Take(StateOf(0));  // 7
+  EXPECT_FALSE(takers.journal);
+  EXPECT_TRUE(takers.backup);
+  takers = sinks.Take(Step(0));  // 8
+  EXPECT_TRUE(takers.journal && takers.backup);
+  takers = sinks.Take(Step(1));  // 9
+  EXPECT_FALSE(takers.backup);
+  sinks.Durable(Sink::kJournal, 8);  // all
+  EXPECT_EQ(sinks.News(), std::nullopt);
+  sinks.Durable(Sink::kBackup, 1);
+  EXPECT_EQ(Safe(sinks), 7u);
+  sinks.Durable(Sink::kBackup, 2);
+  EXPECT_EQ(Safe(sinks), 9u);
+  EXPECT_EQ(sinks.Answered({.more = false}), Pass::kBackup);
+  EXPECT_TRUE(sinks.Take(Step(1)).backup);
+}
+
+// Otherwise the shard waits for a word about a record that nobody has.
+TEST(RecordSinks, WhatIsForNobodyIsSafe) {
+  RecordSinks sinks(true, false);
+  sinks.Want(Pass::kBackup);
+  ASSERT_TRUE(sinks.NextOrder());
+  sinks.Lose(Sink::kJournal);
+  sinks.Take(Step(3));
+  EXPECT_EQ(Safe(sinks), 1u);
+}
+
+TEST(RecordSinks, OnePassAtATime) {
+  RecordSinks sinks(true, false);
+  sinks.Want(Pass::kSnapshot);
+  EXPECT_EQ(sinks.NextOrder(), ShardBackUp::Kind::kSnapshot);
+  EXPECT_TRUE(sinks.Take(StateOf(0)).journal);
+  sinks.Want(Pass::kBackup);
+  EXPECT_EQ(sinks.NextOrder(), std::nullopt);
+  EXPECT_FALSE(sinks.Continue(Pass::kSnapshot));  // it has not answered
+  EXPECT_EQ(sinks.Answered({.more = true}), Pass::kSnapshot);
+  EXPECT_FALSE(sinks.Continue(Pass::kBackup));
+  EXPECT_TRUE(sinks.Continue(Pass::kSnapshot));
+  EXPECT_EQ(sinks.Answered({.more = false}), Pass::kSnapshot);
+  EXPECT_EQ(sinks.NextOrder(), ShardBackUp::Kind::kBeside);
+}
+
+// An answer that still comes is not taken for one to what was asked after it.
+TEST(RecordSinks, ThePassOfALostSinkIsAwaitedFirst) {
+  RecordSinks sinks(true, true);
+  sinks.Lose(Sink::kBackup);
+  sinks.Want(Pass::kBackup);
+  ASSERT_TRUE(sinks.NextOrder());
+  sinks.Lose(Sink::kBackup);
+  sinks.Want(Pass::kBackup);
+  EXPECT_EQ(sinks.NextOrder(), std::nullopt);
+  EXPECT_EQ(sinks.Answered({.more = false}), Pass::kNone);
+  EXPECT_EQ(sinks.NextOrder(), ShardBackUp::Kind::kBeside);
+}
+
+TEST(RecordSinks, OneThatDeclinesIsNotAwaited) {
+  RecordSinks sinks(false, false);
+  sinks.Want(Pass::kJournal);
+  ASSERT_TRUE(sinks.NextOrder());
+  sinks.Decline();
+  EXPECT_FALSE(sinks.awaits(Sink::kJournal));
+  EXPECT_EQ(sinks.News(), std::nullopt);
+}
+
+}  // namespace
+}  // namespace syncline

@@ -1,0 +1,200 @@
+#!/usr/bin/env python3
+"""Jobs with journals and backups: servers are killed, alone and together, and come back or not.
+
+    python3 tests/integration/disk_peer_test.py --build build/release [-v] [TestClass.test_name ...]
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+import time
+
+import cluster
+from cluster import LeashedTest
+
+STEPS = 80
+
+
+class DiskPeerTest(LeashedTest):
+    """Three servers, each with a journal of its own, and its backup with the next."""
+
+    servers = 3
+    worker_env = {"SYNCLINE_DURABILITY": "disk+peer"}
+
+    def journal(self, which):
+        return os.path.join(self.directory, f"journal{which}")
+
+    def serve(self, name, *flags):
+        if name.startswith("server"):
+            flags = (*flags, "--journal-dir", self.journal(name[-1]))
+        return super().serve(name, *flags)
+
+    def start_server(self, which):
+        server = self.serve(f"server{which}", "--role", "server", "--coordinator", self.address, *self.server_flags)
+        self.server_processes[which] = server
+
+    def begin(self):
+        self.allow(20)
+        workers = [
+            self.worker(rank, 2, "--steps", str(STEPS), "--step-ms", "1", "--leash", self.leash, "--codec", "topk")
+            for rank in range(2)
+        ]
+        self.await_steps(workers, 20)
+        return workers
+
+    def train(self, disturb):
+        """The checksum at the end. `disturb` finds the workers in the middle of steps, after 20 of them."""
+        workers = self.begin()
+        self.allow(50)
+        disturb()
+        self.await_steps(workers, 50)
+        self.allow(STEPS)
+        return self.assert_same_end(workers)
+
+    def assert_same_weights(self, disturb):
+        undisturbed = self.train(lambda: None)
+        self.assertEqual(self.train(disturb), undisturbed)
+
+    def await_said(self, pattern, times=1):
+        deadline = time.monotonic() + cluster.PATIENCE
+        while len(re.findall(pattern, self.coordinator.text())) < times:
+            self.assertLess(time.monotonic(), deadline, self.coordinator.text())
+            time.sleep(0.05)
+
+    def segments(self, which):
+        return [name for _, _, files in os.walk(self.journal(which)) for name in files if name.endswith(".journal")]
+
+
+class DiskPeer(DiskPeerTest):
+    def test_one_of_three_is_killed_and_comes_back_as_a_spare(self):
+        def disturb():
+            self.server_processes[1].kill()
+            self.await_said(r"server \d+ .* took the place of server \d+ at step \d+, from its backup")
+            self.await_said(r"server \d+ .* has a backup again", 2)
+            self.allow(60)
+            self.await_said(r"server \d+ .* has a whole journal again")
+            self.assertTrue([name for name in self.segments(2) if re.search(r"-g\d+-.*-anew", name)], self.segments(2))
+            self.start_server(1)
+            self.await_said(r"has an earlier journal of the place of .*: it is not used, and .* is a spare")
+
+        self.assert_same_weights(disturb)
+
+    def test_a_server_and_the_holder_of_its_backup(self):
+        """The first waits for its journal; the third takes over from the second, whose own journal is used no more."""
+
+        def disturb():
+            for server in self.server_processes[:2]:
+                server.kill()
+            self.await_said(r"took the place of server \d+ at step \d+, from its backup")
+            self.start_server(0)
+            self.await_said(r"came back at step \d+ from the journal of server \d+")
+            self.start_server(1)
+
+        self.assert_same_weights(disturb)
+
+    def test_all_at_once(self):
+        def disturb():
+            for server in self.server_processes:
+                server.kill()
+            for which in range(3):
+                self.start_server(which)
+            self.await_said(r"came back at step \d+ from the journal of server \d+", 3)
+
+        self.assert_same_weights(disturb)
+
+    def test_one_process_comes_back_with_two_places(self):
+        """The third has its own place and the second's when all die, and both of them when it comes back."""
+
+        def disturb():
+            self.server_processes[1].kill()
+            self.await_said(r"took the place of server \d+ at step \d+, from its backup")
+            self.allow(60)
+            self.await_said(r"server \d+ .* has a whole journal again")
+            for which in (0, 2):
+                self.server_processes[which].kill()
+            for which in (2, 0):
+                self.start_server(which)
+            self.await_said(r"came back at step \d+ from the journal of server \d+", 3)
+            self.await_said(r"server \d+ \(.*/place-\d+\) came back at step")
+
+        self.assert_same_weights(disturb)
+
+    def test_the_coordinator_comes_back_and_then_all_die(self):
+        def disturb():
+            self.coordinator.kill()
+            self.start_coordinator()
+            self.coordinator.await_line(r"the coordinator came back: job 'test' goes on")
+            for server in self.server_processes:
+                server.kill()
+            for which in range(3):
+                self.start_server(which)
+            self.await_said(r"came back at step \d+ from the journal of server \d+", 3)
+
+        self.assert_same_weights(disturb)
+
+    def test_right_after_a_take_over_another_death_is_said(self):
+        """Before the new owner's journal is whole, and with its backup gone, nobody goes back silently."""
+        workers = self.begin()
+        self.server_processes[1].kill()
+        self.await_said(r"took the place of server \d+ at step \d+, from its backup")
+        for which in (0, 2):
+            self.server_processes[which].kill()
+        for which in range(3):
+            self.start_server(which)
+        self.allow(STEPS)
+        for worker in workers:
+            self.assertEqual(worker.wait(), 138, worker.text())
+            self.assertRegex(worker.text(), r"is lost, and .*had no whole journal: it begins anew after a take-over")
+
+
+class DiskOfAHolder(DiskPeerTest):
+    """Server 1 keeps its journal on a small disk; it holds the backup of server 0."""
+
+    def setUp(self):
+        self.disk = tempfile.mkdtemp()
+        self.addCleanup(shutil.rmtree, self.disk)
+        if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=300m", "tmpfs", self.disk]).returncode != 0:
+            self.skipTest("may not mount a small disk here")
+        self.addCleanup(subprocess.run, ["umount", "-l", self.disk])
+        super().setUp()
+
+    def journal(self, which):
+        return self.disk if which == "1" else super().journal(which)
+
+    def fill(self):
+        filler = os.path.join(self.disk, "filler")
+        with open(filler, "wb") as file, self.assertRaisesRegex(OSError, "No space left"):
+            while True:
+                os.posix_fallocate(file.fileno(), os.fstat(file.fileno()).st_size, 4096)
+        return filler
+
+    def test_is_full_and_the_backup_takes_over_all_the_same(self):
+        def disturb():
+            filler = self.fill()
+            self.allow(40)
+            self.await_said(r"the journal of server \d+ .* has ended: .*No space left")
+            self.server_processes[0].kill()
+            self.await_said(r"took the place of server \d+ at step \d+, from its backup")
+            os.remove(filler)
+            self.allow(60)
+            # Its own, and that of the place that it took.
+            self.await_said(r"server \d+ .* has a whole journal again", 2)
+
+        self.assert_same_weights(disturb)
+
+
+class NoPlace(DiskPeerTest):
+    def serve(self, name, *flags):
+        return LeashedTest.serve(self, name, *flags)
+
+    def test_without_a_journal_dir_is_refused_with_what_to_do(self):
+        self.allow(STEPS)
+        worker = self.worker(0, 1, "--steps", "2", "--leash", self.leash)
+        self.assertNotEqual(worker.wait(), 0)
+        self.assertRegex(worker.text(), r"asks for durability=disk\+peer, and server .* has no place for a journal")
+
+
+if __name__ == "__main__":
+    cluster.main()

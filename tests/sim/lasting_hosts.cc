@@ -1,0 +1,223 @@
+#include "tests/sim/lasting_hosts.h"
+
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace syncline::sim {
+namespace {
+
+constexpr int kMostCrashes = 8;  // of a run that is to end
+
+}  // namespace
+
+LastingHosts::LastingHosts(Parts parts) : parts_(std::move(parts)) {
+  for (const uint32_t engines : parts_.engines) Add(engines);
+}
+
+void LastingHosts::Add(uint32_t engines) {
+  hosts_.push_back(std::make_unique<Host>());
+  hosts_.back()->name = absl::StrCat("host", hosts_.size());
+  hosts_.back()->engines = engines;
+  Start(hosts_.size() - 1);
+}
+
+void LastingHosts::Start(size_t which) {
+  Host& host = *hosts_[which];
+  Node& node = host.nodes.emplace_back();
+  ServerProcess::Parts parts = parts_.parts_of(*node.unused, host.engines);
+  parts.host_disk = &host.disk;
+  parts.job = parts_.job;
+  parts.on_hold = [this, which](const HoldBackup& hold) { StartNode(which, hold); };
+  node.process = std::make_unique<ServerProcess>(std::move(parts), host.name);
+  parts_.on_new_process();
+}
+
+void LastingHosts::StartNode(size_t which, const HoldBackup& hold) {
+  Host& host = *hosts_[which];
+  Node& node = host.nodes.emplace_back();
+  ServerProcess::Parts parts = parts_.parts_of(*node.unused, hold.engines);
+  parts.host_disk = &host.disk;
+  parts.job = parts_.job;
+  parts.stand_in = {hold.job, hold.server, hold.order};
+  node.process =
+      std::make_unique<ServerProcess>(std::move(parts), absl::StrCat("node", hold.order));
+  parts_.on_new_process();
+}
+
+std::vector<ServerProcess*> LastingHosts::Serving() const {
+  std::map<uint32_t, ServerProcess*> places;
+  for (const auto& host : hosts_) {
+    for (const Node& node : host->nodes) {
+      if (!node.process->is_configured()) continue;
+      places[node.process->first_shard()] = node.process.get();
+    }
+  }
+  std::vector<ServerProcess*> serving;
+  for (const auto& [shard, process] : places) serving.push_back(process);
+  return serving;
+}
+
+std::optional<size_t> LastingHosts::HostOf(uint32_t first_shard) const {
+  for (size_t i = 0; i < hosts_.size(); ++i) {
+    for (const Node& node : hosts_[i]->nodes) {
+      const bool serves = node.process->is_configured();
+      if (serves && node.process->first_shard() == first_shard) return i;
+    }
+  }
+  return std::nullopt;
+}
+
+bool LastingHosts::HoldsBackup(uint32_t first_shard, const Hosts& others_than) const {
+  for (size_t i = 0; i < hosts_.size(); ++i) {
+    if (others_than.contains(i)) continue;
+    for (const Node& node : hosts_[i]->nodes) {
+      if (node.process->Holds(first_shard)) return true;
+    }
+  }
+  return false;
+}
+
+// Of each place something is left that has all: the journal of a host that comes back, or the
+// backup on another one. As the coordinator has it stored, and as it is.
+bool LastingHosts::MayDie(const Hosts& dying, Fate fate) const {
+  const CoordinatorView view = parts_.control.View();
+  if (!parts_.control.IsUp() || view.jobs.size() != 1) return false;
+  const JobView& job = view.jobs.front();
+  if (job.phase == "over" || job.phase == "failed" || job.backups.empty()) return false;
+  // The last decision dies with both.
+  const bool is_homecoming = job.reason.find("coordinator came back") != std::string::npos;
+  if (parts_.needs_decisions && (is_homecoming || job.phase == "waiting")) return false;
+  if (is_alone_ && !AllServe()) return false;
+  if (fate == Fate::kIsGone && !AllServe()) return false;
+  for (const BackupView& place : job.backups) {
+    const ServerProcess* server = nullptr;
+    for (const ServerProcess* one : Serving()) {
+      if (one->Is(place.server)) server = one;
+    }
+    if (server == nullptr) {  // somebody takes it over, or is to restore it
+      if (!place.journal_lost.empty()) return false;
+      continue;
+    }
+    const auto host = HostOf(server->first_shard());
+    if (!host || !dying.contains(*host)) continue;
+    const bool has_journal = fate == Fate::kComesBack && place.journal_lost.empty() &&
+                             server->HasJournal();
+    const bool has_backup =
+        place.lost.empty() && HoldsBackup(server->first_shard(), dying);
+    // Should the backup be lost on the way, its journal must be there.
+    if (!has_journal && !has_backup) return false;
+  }
+  return std::ranges::any_of(parts_.reference.blocks(), [&](const BlockRange&) {
+    return parts_.reference.version(0) > 0;
+  });
+}
+
+void LastingHosts::Kill(const Hosts& dying, Fate fate) {
+  if (crashes_ >= kMostCrashes || !MayDie(dying, fate)) return;
+  ++crashes_;
+  if (fate == Fate::kIsGone) is_alone_ = true;
+  for (const size_t which : dying) {
+    Host& host = *hosts_[which];
+    host.is_gone = host.is_gone || fate == Fate::kIsGone;
+    for (Node& node : host.nodes) {
+      node.process->Kill();
+      dead_.push_back(std::move(node.process));
+      unused_.push_back(std::move(node.unused));
+    }
+    host.nodes.clear();
+    // A journal that was not whole is of no use to anybody.
+    const auto back = absl::Milliseconds(Between(parts_.random, 1, 3000));
+    if (fate == Fate::kIsGone) {
+      parts_.events.After(back, [this, engines = host.engines] { Add(engines); });
+    } else {
+      parts_.events.After(back, [this, which] { Start(which); });
+    }
+  }
+}
+
+void LastingHosts::KillSome() {
+  Random& random = parts_.random;
+  Hosts up;
+  for (size_t i = 0; i < hosts_.size(); ++i) {
+    if (!hosts_[i]->nodes.empty()) up.insert(i);
+  }
+  if (up.empty()) return;
+  Hosts dying;
+  const auto how = random() % 4;
+  for (const size_t one : up) {
+    if (how == 0) dying.insert(one);
+  }
+  // A server and its neighbour, which may hold its backup; or one alone.
+  for (int i = how == 1 ? 2 : 1; i > 0 && how > 0; --i) {
+    auto one = up.begin();
+    std::advance(one, static_cast<long>(random() % up.size()));
+    dying.insert(*one);
+  }
+  const bool is_gone = how == 2 && OneIn(random, 2);
+  const bool crashes = how == 3 && OneIn(random, 2) && !parts_.needs_decisions;
+  const int before = crashes_;
+  const auto outputs = std::uniform_int_distribution<int>(0, 12)(random);
+  const auto downtime = absl::Milliseconds(Between(random, 1, 2000));
+  if (crashes) {
+    // Backups are lost with the coordinator: journals must be there.
+    const CoordinatorView view = parts_.control.View();
+    for (const JobView& job : view.jobs) {
+      for (const BackupView& place : job.backups) {
+        if (!place.journal_lost.empty()) return;
+      }
+    }
+    if (!AllServe() || is_alone_) return;
+    for (const ServerProcess* one : Serving()) {
+      if (!one->HasJournal()) return;
+    }
+  }
+  Kill(dying, is_gone ? Fate::kIsGone : Fate::kComesBack);
+  if (crashes && crashes_ > before) parts_.control.CrashAfter(outputs, downtime);
+}
+
+// For all that is on it; backups that it holds are in memory.
+void LastingHosts::FillDisk(size_t which) {
+  Host& host = *hosts_[which];
+  if (host.nodes.empty() || host.disk.is_full) return;
+  host.disk.is_full = true;
+  for (const Node& node : host.nodes) {
+    if (node.process->is_configured()) node.process->EndJournal();
+  }
+  parts_.events.After(absl::Milliseconds(Between(parts_.random, 1, 800)), [this, which] {
+    hosts_[which]->disk.is_full = false;
+    for (const Node& node : hosts_[which]->nodes) node.process->TryJournal();
+  });
+}
+
+void LastingHosts::PlanCrashes() {
+  Random& random = parts_.random;
+  for (uint64_t failures = random() % 3; failures > 0; --failures) {
+    const size_t which = random() % places();
+    parts_.progress.Somewhere(absl::Milliseconds(400 << (random() % 4)),
+                              [=, this] { FillDisk(which); });
+  }
+  for (int tries = 0; tries < 12; ++tries) {
+    parts_.progress.Somewhere(absl::Milliseconds(400 << (random() % 5)),
+                              [this] { KillSome(); });
+  }
+  // The coordinator alone: backups are made anew, journals go on.
+  if (!OneIn(random, 3)) return;
+  const auto downtime = absl::Milliseconds(Between(random, 1, 2000));
+  const auto outputs = std::uniform_int_distribution<int>(0, 12)(random);
+  parts_.progress.Somewhere(absl::Milliseconds(800), [=, this] {
+    // A place that only a backup has is lost with it.
+    const CoordinatorView view = parts_.control.View();
+    for (const JobView& job : view.jobs) {
+      for (const BackupView& place : job.backups) {
+        if (!place.journal_lost.empty()) return;
+      }
+    }
+    if (AllServe()) parts_.control.CrashAfter(outputs, downtime);
+  });
+}
+
+}  // namespace syncline::sim

@@ -247,8 +247,7 @@ absl::Status CheckDurability(const RunOptions& options) {
   const std::string durability = options.Setting("durability");
   const bool is_journaled = durability == "disk" || durability == "disk+peer";
   const bool has_backups = durability == "peer" || durability == "disk+peer";
-  if (is_journaled && options.coordinator.empty() &&
-      options.journal_dir.empty()) {
+  if (is_journaled && options.coordinator.empty() && options.journal_dir.empty()) {
     return Usage(
         "a journal needs a place: say where with --journal-dir, a directory that stays");
   }

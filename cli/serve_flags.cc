@@ -92,7 +92,8 @@ void AddServeFlags(CLI::App& serve, ServeFlags& flags) {
       "servers, on several hosts a shared one; default: none are")
       ->check(IsNamed);
   add("--journal-dir", flags.journal_dir,
-      "Where this server keeps the journals of jobs with durability=disk or disk+peer: a local "
+      "Where this server keeps the journals of jobs with durability=disk or disk+peer: a "
+      "local "
       "directory, or a shared one; default: there are none")
       ->check(IsNamed);
   add("--journal-snapshot-factor", flags.journal_snapshot_factor,
@@ -102,7 +103,8 @@ void AddServeFlags(CLI::App& serve, ServeFlags& flags) {
   add("--drain-timeout", flags.drain_timeout,
       "How long a server that gets SIGTERM waits until other servers have backups of "
       "what "
-      "jobs with durability=peer or disk+peer have here (12s, 2m); a second signal ends it");
+      "jobs with durability=peer or disk+peer have here (12s, 2m); a second signal ends "
+      "it");
   add("--data-plane", flags.data_plane,
       "How gradients and weights travel: auto (shared memory in a host, TLS 1.3 between "
       "hosts), tls, plain (neither sealed nor authenticated) or rdma");

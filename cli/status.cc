@@ -216,37 +216,32 @@ std::string CheckpointLine(const Json& job) {
 
 // How far journals or backups are.
 struct SafeSteps {
-  std::set<uint32_t> unsafe = {};  // servers that have none any more
-  // All steps below are safe on all others. Only where each of these has said so.
-  std::optional<uint64_t> below = {};
+  std::set<uint32_t> unsafe = {};      // servers that have none any more
+  std::optional<uint64_t> below = {};  // on all others, once each of these has said so
   uint64_t lag = 0;
 };
 
 SafeSteps SafeStepsOf(const Json& job) {
   SafeSteps safe;
-  // Of two copies one is enough.
-  const bool has_both = job.value("durability", "none") == "disk+peer";
-  std::set<uint32_t> without_backup;
+  const bool has_both = job.value("durability", "") == "disk+peer";  // one is enough
+  std::set<uint32_t> without_backup = {};
   for (const Json& backup : job.value("backups", Json::array())) {
     if (backup.value("lost", "").empty()) continue;
-    (has_both ? without_backup : safe.unsafe).insert(backup.value("server", uint32_t{0}));
+    (has_both ? without_backup : safe.unsafe).insert(backup.value("server", 0U));
   }
   size_t heard = 0;
   for (const Json& server : job.value("records", Json::array())) {
     const auto number = server.value("server", uint32_t{0});
-    const bool has_ended = !server.value("error", "").empty();
-    if (has_ended && (!has_both || without_backup.contains(number))) {
-      safe.unsafe.insert(number);
-    }
+    const bool is_alone = !has_both || without_backup.contains(number);
+    if (is_alone && !server.value("error", "").empty()) safe.unsafe.insert(number);
     if (safe.unsafe.contains(number)) continue;
     ++heard;
     const auto step = server.value("durable_step", uint64_t{0});
     safe.below = std::min(safe.below.value_or(step), step);
     safe.lag = std::max(safe.lag, server.value("lag_steps", uint64_t{0}));
   }
-  if (heard + safe.unsafe.size() < job.value("training_servers", size_t{0})) {
-    safe.below.reset();
-  }
+  const size_t trained = job.value("training_servers", size_t{0});
+  if (heard + safe.unsafe.size() < trained) safe.below.reset();
   return safe;
 }
 

@@ -80,7 +80,7 @@ absl::Status CheckGoals(const std::string& goals);
 absl::Status CheckAnswers(const std::string& answers);
 
 inline constexpr std::array<std::string_view, 4> kDurabilities = {"none", "disk", "peer",
-                                                                 "disk+peer"};
+                                                                  "disk+peer"};
 
 inline constexpr std::array kJobSettings = {
     JobSetting{.name = "push_codec",

@@ -62,7 +62,7 @@ struct HoldBackup {
   uint32_t job = 0;
   uint32_t server = 0;
   uint32_t engines = 0;
-  uint32_t order = 0;  // of a number of its own
+  uint32_t order = 0;        // of a number of its own
   bool has_journal = false;  // it needs a place for one
   bool restores = false;
 };

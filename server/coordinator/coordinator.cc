@@ -188,15 +188,7 @@ void Coordinator::Impl::OnServerHello(ConnectionId connection, const ServerHello
                           .shard_addresses = hello.shard_addresses},
                          hello, outputs_);
   }
-  if (!hello.stand_in) {
-    for (const auto& [name, job] : jobs_) {
-      JobServer attached;
-      attached.server = number;
-      attached.name = hello.name;
-      attached.journals = hello.journals;
-      job->SayWhatIsStale(attached, outputs_);
-    }
-  }
+  for (const auto& [name, job] : jobs_) job->SayWhatIsStale(number, hello, outputs_);
   ReplaceServers();
   BeginJobs();
 }

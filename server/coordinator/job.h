@@ -134,7 +134,8 @@ class Job {
   void OnJournalWhole(uint32_t server, const JournalWhole& whole,
                       CoordinatorOutputs& outputs);
   // Says so where that server has a journal of this job that counts no more.
-  void SayWhatIsStale(const JobServer& server, CoordinatorOutputs& outputs) const;
+  void SayWhatIsStale(uint32_t server, const ServerHello& hello,
+                      CoordinatorOutputs& outputs) const;
   // Of a server, or of a stand-in.
   void OnBackupLost(uint32_t server, const std::string& reason,
                     CoordinatorOutputs& outputs);
@@ -252,9 +253,9 @@ class Job {
     uint32_t generation = 0;                  // likewise, of the journal that it begins
     // Of a process that serves another place already: it starts a node of its own for this.
     uint32_t order = 0;
-    uint32_t restorer = 0;  // which that is
-    std::string host = {};  // likewise
-    std::string error = {};                   // of the last one that could not
+    uint32_t restorer = 0;   // which that is
+    std::string host = {};   // likewise
+    std::string error = {};  // of the last one that could not
   };
   // Of one server, in the memory of another one.
   struct Backup {

@@ -48,8 +48,8 @@ void Job::OnJournalLost(uint32_t server, const std::string& reason,
     journal.generation = counters_.next_incarnation++;
     outputs.push_back(PersistState{});
     Store(outputs);
-    const std::string what = absl::StrCat("the journal of ", NameOf(*found),
-                                          " has ended: ", reason);
+    const std::string what =
+        absl::StrCat("the journal of ", NameOf(*found), " has ended: ", reason);
     outputs.push_back(
         LogReason{absl::StrCat("job '", spec_.name, "': ", what,
                                "; it goes on without one until there is another"),
@@ -128,7 +128,8 @@ void Job::GoBackToJournal(size_t place, const std::string& why,
   WaitForJournal(place, outputs);
 }
 
-void Job::SayWhatIsStale(const JobServer& server, CoordinatorOutputs& outputs) const {
+void Job::SayWhatIsStale(uint32_t server, const ServerHello& hello,
+                         CoordinatorOutputs& outputs) const {
   if (phase_ != Phase::kRunning || !IsFenced() || journal_.empty()) return;
   for (size_t place = 0; place < servers_.size(); ++place) {
     const std::set<uint32_t> shards = ShardsOf(servers_[place]);
@@ -136,15 +137,16 @@ void Job::SayWhatIsStale(const JobServer& server, CoordinatorOutputs& outputs) c
     const auto is_older = [&](const JournaledRun& run) {
       if (run.job != FolderOf(spec_.name) || run.run != journal_) return false;
       for (size_t i = 0; i < run.shards.size(); ++i) {
-        if (shards.contains(run.shards[i]) && run.GenerationOf(i) < generation) return true;
+        if (shards.contains(run.shards[i]) && run.GenerationOf(i) < generation)
+          return true;
       }
       return false;
     };
-    if (std::ranges::none_of(server.journals, is_older)) continue;
+    if (std::ranges::none_of(hello.journals, is_older)) continue;
+    const std::string named = absl::StrCat("server ", server, " (", hello.name, ")");
     const std::string what = absl::StrCat(
-        NameOf(server), " has an earlier journal of the place of ",
-        NameOf(servers_[place]), ", which went on without it: it is not used, and ",
-        NameOf(server), " is a spare");
+        named, " has an earlier journal of the place of ", NameOf(servers_[place]),
+        ", which went on without it: it is not used, and ", named, " is a spare");
     outputs.push_back(LogReason{absl::StrCat("job '", spec_.name, "': ", what),
                                 LogReason::Level::kWarning});
     Say({.kind = EventKind::kServer, .what = what}, outputs);

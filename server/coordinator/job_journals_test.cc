@@ -33,7 +33,8 @@ class JobJournals : public CoordinatorTest {
     StandInComes(3, Last<HoldBackup>(2).value());
     StandInComes(4, Last<HoldBackup>(1).value());
     id_ = Last<WorkerWelcome>(10).value().job;
-    Say(1, EpochCommitted{.job = id_, .epoch = Last<WorkerWelcome>(10)->epoch, .run = "r"});
+    Say(1,
+        EpochCommitted{.job = id_, .epoch = Last<WorkerWelcome>(10)->epoch, .run = "r"});
   }
   void StandInComes(ConnectionId connection, const HoldBackup& hold) {
     Say(connection, ServerHello{.name = absl::StrCat("stand_in", hold.order),
@@ -184,8 +185,9 @@ TEST_F(JobJournals, OneThatComesBackWithAnEarlierJournalIsASpare) {
   TakeOver();
   ServerComes(5, {0}, {0});
   EXPECT_FALSE(Last<ConfigureJob>(5).has_value());
-  EXPECT_THAT(Said(EventKind::kServer), ::testing::Contains(AllOf(HasSubstr("earlier journal"),
-                                               HasSubstr("is a spare"))));
+  EXPECT_THAT(
+      Said(EventKind::kServer),
+      ::testing::Contains(AllOf(HasSubstr("earlier journal"), HasSubstr("is a spare"))));
 }
 
 }  // namespace

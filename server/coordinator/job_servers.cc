@@ -123,11 +123,11 @@ void Job::OnServerLost(const ServerLoss& loss, CoordinatorOutputs& outputs) {
   if (!backups_.empty() && !backups_[place].IsThere()) {
     const char* another =
         backups_[place].is_being_made ? "; a new one was being made" : "";
-    return Fail(absl::StrCat("server ", number, " (", name,
-                             ") is lost, and it had no backup any more: ",
-                             backups_[place].lost, another, WhyNoJournal(place),
-                             "; go on from a checkpoint"),
-                outputs);
+    return Fail(
+        absl::StrCat("server ", number, " (", name,
+                     ") is lost, and it had no backup any more: ", backups_[place].lost,
+                     another, WhyNoJournal(place), "; go on from a checkpoint"),
+        outputs);
   }
   servers_.erase(lost);
   Fail(absl::StrCat("server ", number, " (", name, ") is lost, and ", WhyNotWait()),
@@ -201,9 +201,8 @@ void Job::ReplaceServers(const std::vector<JobServer>& attached,
       continue;
     }
     // Beside what it has.
-    const auto other = std::ranges::find_if(attached, [&](const JobServer& one) {
-      return HasJournalOf(one, place);
-    });
+    const auto other = std::ranges::find_if(
+        attached, [&](const JobServer& one) { return HasJournalOf(one, place); });
     const bool may_ask = IsFenced() && missing.order == 0;
     if (may_ask && other != attached.end()) AskToRestore(place, *other, outputs);
   }
@@ -290,11 +289,11 @@ void Job::Succeed(size_t place, uint64_t step, CoordinatorOutputs& outputs) {
   if (homecoming_) rename(homecoming_->servers);
   ListShardAddresses();
   const std::string named = NameOf(server);
-  const std::string what =
-      missing.by_backup ? absl::StrCat(named, " took the place of server ", before,
-                                       " at step ", step, ", from its backup")
-                        : absl::StrCat(named, " came back at step ", step,
-                                       " from the journal of server ", before);
+  const std::string what = missing.by_backup
+                               ? absl::StrCat(named, " took the place of server ", before,
+                                              " at step ", step, ", from its backup")
+                               : absl::StrCat(named, " came back at step ", step,
+                                              " from the journal of server ", before);
   if (!backups_.empty()) {
     if (missing.by_backup) backups_[place].lost = "it was used up at a take-over";
     backups_[place].stand_in.reset();

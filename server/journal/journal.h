@@ -161,7 +161,7 @@ class Journal {
     Phase phase = Phase::kGoesOn;
     bool may_begin_anew = false;
     bool is_fenced = false;
-    bool is_allowed = true;     // to begin anew now
+    bool is_allowed = true;      // to begin anew now
     bool has_all_parts = false;  // of one that begins anew
     uint32_t generation = 0;
     absl::Duration retry = {};  // after it has ended

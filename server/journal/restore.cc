@@ -126,9 +126,9 @@ absl::StatusOr<std::unique_ptr<RunRestore>> RunRestore::Open(RunRestoreOptions o
       absl::StrCat(options.directory, "/", FolderOf(options.job), "/", options.run);
   std::map<uint32_t, std::shared_ptr<UniqueFd>> locks;
   for (const uint32_t shard : options.shards) {
-    SYNCLINE_ASSIGN_OR_RETURN(UniqueFd lock,
-                              LockFile(absl::StrCat(
-                                  folder, "/", LockName(shard, options.generation))));
+    SYNCLINE_ASSIGN_OR_RETURN(
+        UniqueFd lock,
+        LockFile(absl::StrCat(folder, "/", LockName(shard, options.generation))));
     locks[shard] = std::make_shared<UniqueFd>(std::move(lock));
   }
   SYNCLINE_ASSIGN_OR_RETURN(JournalRun run,

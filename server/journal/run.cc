@@ -48,9 +48,8 @@ absl::Status AddSegments(const fs::path& folder, Segments& segments) {
     const auto place = ParseSegmentName(entry.filename().string());
     if (!place) continue;
     const std::string path = entry.string();
-    const auto [known, is_new] =
-        segments[place->shard][place->generation].try_emplace(
-            place->number, SegmentFile{path, place->kind});
+    const auto [known, is_new] = segments[place->shard][place->generation].try_emplace(
+        place->number, SegmentFile{path, place->kind});
     if (is_new) continue;
     return absl::InvalidArgumentError(absl::StrCat(known->second.path, " and ", path,
                                                    " are the same segment; name one"));
@@ -213,9 +212,9 @@ absl::StatusOr<std::vector<UniqueFd>> LockRun(const JournalRun& run) {
   std::vector<UniqueFd> locks;
   for (const auto& [shard, segments] : run.shards) {
     const fs::path folder = fs::path(segments.front()).parent_path();
-    SYNCLINE_ASSIGN_OR_RETURN(locks.emplace_back(),
-                              LockFile((folder / LockName(shard, run.generations.at(shard)))
-                                           .string()));
+    SYNCLINE_ASSIGN_OR_RETURN(
+        locks.emplace_back(),
+        LockFile((folder / LockName(shard, run.generations.at(shard))).string()));
   }
   return locks;
 }

@@ -32,7 +32,7 @@ struct JournalRun {
   // Of those before, and of a beginning that did not become whole: of no use any more.
   std::map<uint32_t, std::vector<std::string>> superseded = {};
   std::map<uint32_t, uint32_t> generations = {};  // of what counts, by shard
-  std::vector<std::string> others = {};  // runs that are there, too, for people
+  std::vector<std::string> others = {};           // runs that are there, too, for people
 
   // "9f03c1d2a4b5e677, begun 2026-03-01T12:00:00+00:00".
   std::string Describe() const;

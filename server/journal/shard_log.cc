@@ -97,14 +97,14 @@ absl::Status ShardLog::Begin(const std::string& folder) {
     open_.reset();
   }
   if (lock_ == nullptr) {
-    SYNCLINE_ASSIGN_OR_RETURN(UniqueFd lock,
-                              LockFile(absl::StrCat(
-                                  folder, "/", LockName(head_.shard, generation_))));
+    SYNCLINE_ASSIGN_OR_RETURN(
+        UniqueFd lock,
+        LockFile(absl::StrCat(folder, "/", LockName(head_.shard, generation_))));
     lock_ = std::make_shared<UniqueFd>(std::move(lock));
   }
   version_ = 0;
-  path_ = absl::StrCat(
-      folder, "/", SegmentName(head_.shard, ++number_, NextKind(), generation_));
+  path_ = absl::StrCat(folder, "/",
+                       SegmentName(head_.shard, ++number_, NextKind(), generation_));
   auto segment = SegmentWriter::Create(path_, head_);
   if (!segment.ok()) {
     // A name that was there before is somebody else's.
@@ -255,8 +255,8 @@ absl::Status ShardLog::BeAnew(std::string& path) {
   const std::filesystem::path begun(path);
   const auto place = ParseSegmentName(begun.filename().string());
   std::string whole =
-      (begun.parent_path() / SegmentName(place->shard, place->number, SegmentKind::kAnew,
-                                         place->generation))
+      (begun.parent_path() /
+       SegmentName(place->shard, place->number, SegmentKind::kAnew, place->generation))
           .string();
   if (std::rename(path.c_str(), whole.c_str()) != 0) {
     return absl::InternalError(
@@ -295,7 +295,8 @@ void ShardLog::BeginAnew(uint32_t generation) {
 }
 
 bool ShardLog::IsFarEnough() const {
-  return !is_dirty_ && (versions_.empty() || durable() >= anew_version_ + kFurthestBehind);
+  return !is_dirty_ &&
+         (versions_.empty() || durable() >= anew_version_ + kFurthestBehind);
 }
 
 // Its name says that it is whole.

@@ -165,8 +165,7 @@ void Engine::BackUpNext(uint32_t id, Job& job, const ShardBackedUp& backed_up) {
     case RecordSinks::Pass::kNone:
       break;
   }
-  const bool goes_on =
-      backed_up.more && job.sinks.pass() == RecordSinks::Pass::kBackup;
+  const bool goes_on = backed_up.more && job.sinks.pass() == RecordSinks::Pass::kBackup;
   // Not at once: others are to get their turns.
   loop_->Post([this, id, goes_on](Transport&) {
     const auto found = jobs_.find(id);
@@ -277,7 +276,9 @@ void Engine::TakeBackup(const MessageHeader& header, const Slice& payload,
     if (!records) return;
     job.sinks.Durable(RecordSinks::Sink::kBackup, *records);
     if (const auto news = job.sinks.News()) Run(header.job, job, *news);
-    return;
+    // The disk has taken it before.
+    if (!std::exchange(job.has_more, false)) return;
+    return GoOnWith(header.job, job, RecordSinks::Pass::kJournal);
   }
   if (KindOf(header) == MessageKind::kBackupHello) {
     return AnswerRecords(header, payload, from);

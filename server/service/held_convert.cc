@@ -127,11 +127,11 @@ void WriteJournals(const ServerHello& hello, v1::ServerHello& out) {
 
 void ReadJournals(const v1::ServerHello& in, ServerHello& hello) {
   for (const v1::JournaledRun& run : in.journals()) {
-    hello.journals.push_back({.job = run.job(),
-                              .run = run.run(),
-                              .shards = {run.shards().begin(), run.shards().end()},
-                              .generations = {run.generations().begin(),
-                                              run.generations().end()}});
+    hello.journals.push_back(
+        {.job = run.job(),
+         .run = run.run(),
+         .shards = {run.shards().begin(), run.shards().end()},
+         .generations = {run.generations().begin(), run.generations().end()}});
   }
 }
 

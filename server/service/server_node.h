@@ -211,6 +211,7 @@ class ServerNode {
   void OnJournalEnded(uint32_t job) ABSL_LOCKS_EXCLUDED(mutex_);
   void OnJournalWhole(uint32_t job, uint32_t generation) ABSL_LOCKS_EXCLUDED(mutex_);
   void SayJournals() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void NoteBackupToCome(uint32_t job) ABSL_LOCKS_EXCLUDED(mutex_);
   // Of what was a stand-in.
   void BeginLaterJournal(uint32_t job) ABSL_LOCKS_EXCLUDED(mutex_);
   // Without run and records: what its shards are made of.

@@ -25,8 +25,8 @@ void ServerNode::On(const HoldBackup& hold) {
 
 void ServerNode::StartStandIn(const HoldBackup& hold) {
   ServerNodeOptions options = options_;
-  options.name = absl::StrCat(options_.name, hold.restores ? "/place-" : "/backup-",
-                              hold.order);
+  options.name =
+      absl::StrCat(options_.name, hold.restores ? "/place-" : "/backup-", hold.order);
   options.engines = hold.engines;
   options.memory_bytes = 0;  // the coordinator has counted it
   options.metrics = nullptr;

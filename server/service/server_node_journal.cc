@@ -93,6 +93,7 @@ absl::Status ServerNode::AddJournal(const ConfigureJob& configure,
     part.shard.records = ends_here ? Records::kKept : Records::kAwaited;
   }
   if (!configure.restore_run.empty()) {
+    if (job.is_fenced) NoteBackupToCome(configure.job);
     return RestoreJournal(configure, std::move(job), parts);
   }
   // Those that wait for records stop when they end, and can begin again.
@@ -118,6 +119,13 @@ absl::Status ServerNode::AddLaterJournal(const ConfigureJob& configure,
   const auto job = jobs_.find(configure.job);
   if (job != jobs_.end()) job->second.later_journal = std::move(later);
   return absl::OkStatus();
+}
+
+// Until then it does not end as if it had nothing that is nowhere else.
+void ServerNode::NoteBackupToCome(uint32_t id) {
+  absl::MutexLock lock(&mutex_);
+  const auto job = jobs_.find(id);
+  if (job != jobs_.end()) job->second.has_had_backup = true;
 }
 
 // Once the take-over is stored: what nobody knows of writes nothing.

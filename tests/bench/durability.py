@@ -44,11 +44,11 @@ def run(command):
     return done.stdout
 
 
-KINDS = ("none", "disk", "peer")
+KINDS = ("none", "disk", "peer", "disk+peer")
 
 
 def flags(durability, journal):
-    return ["--durability", durability, *(["--journal-dir", journal] if durability == "disk" else [])]
+    return ["--durability", durability, *(["--journal-dir", journal] if durability.startswith("disk") else [])]
 
 
 def push_pull(options, codec, durable):

@@ -90,9 +90,13 @@ JobSpec FitToMode(std::string_view mode, std::mt19937_64& random, JobSpec job) {
   return MadeValid(std::move(job));
 }
 
+bool OutlivesAll(Restarts restarts) {
+  return restarts == Restarts::kBackups || restarts == Restarts::kTogether;
+}
+
 bool ServersDie(Restarts restarts) {
-  return restarts == Restarts::kBackups || restarts == Restarts::kServers ||
-         restarts == Restarts::kBoth || restarts == Restarts::kTogether;
+  return OutlivesAll(restarts) || restarts == Restarts::kServers ||
+         restarts == Restarts::kBoth;
 }
 
 JobSpec MadeDurable(JobSpec job, Restarts restarts) {

@@ -20,6 +20,8 @@ RunSize FitToMode(std::string_view mode, Restarts restarts, RunSize size);
 JobSpec FitToMode(std::string_view mode, std::mt19937_64& random, JobSpec job);
 
 bool ServersDie(Restarts restarts);
+// None of what dies is a reason to fail.
+bool OutlivesAll(Restarts restarts);
 // With what servers need to come back, where they die.
 JobSpec MadeDurable(JobSpec job, Restarts restarts);
 

@@ -1,6 +1,7 @@
 #include "tests/sim/lasting_hosts.h"
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <optional>
 #include <utility>
@@ -11,6 +12,15 @@ namespace syncline::sim {
 namespace {
 
 constexpr int kMostCrashes = 8;  // of a run that is to end
+
+// From each engine of a server to the one that holds its backup.
+template <typename Visit>
+void ForEachCable(const ServerProcess& server, const ServerProcess& holder,
+                  const Visit& visit) {
+  const std::vector<std::string> from = server.addresses();
+  const std::vector<std::string> to = holder.addresses();
+  for (size_t i = 0; i < std::min(from.size(), to.size()); ++i) visit(from[i], to[i]);
+}
 
 }  // namespace
 
@@ -46,6 +56,25 @@ void LastingHosts::StartNode(size_t which, const HoldBackup& hold) {
   node.process =
       std::make_unique<ServerProcess>(std::move(parts), absl::StrCat("node", hold.order));
   parts_.on_new_process();
+  if (hold.restores || OneIn(parts_.random, 2)) return;
+  const double bytes_per_second = 125e3 * std::pow(10, Between(parts_.random, 0, 3));
+  for (const ServerProcess* server : Serving()) {
+    if (!server->Is(hold.server)) continue;
+    ForEachCable(*server, *node.process, [&](const auto& from, const auto& to) {
+      parts_.network.SetRate(from, to, bytes_per_second);
+    });
+  }
+}
+
+void LastingHosts::BreakCables(const ServerProcess& server) {
+  for (const auto& host : hosts_) {
+    for (const Node& node : host->nodes) {
+      if (node.process == nullptr || !node.process->Holds(server.first_shard())) continue;
+      ForEachCable(server, *node.process, [&](const auto& from, const auto& to) {
+        parts_.network.Break(from, to);
+      });
+    }
+  }
 }
 
 std::vector<ServerProcess*> LastingHosts::Serving() const {
@@ -89,7 +118,8 @@ bool LastingHosts::MayDie(const Hosts& dying, Fate fate) const {
   const JobView& job = view.jobs.front();
   if (job.phase == "over" || job.phase == "failed" || job.backups.empty()) return false;
   // The last decision dies with both.
-  const bool is_homecoming = job.reason.find("coordinator came back") != std::string::npos;
+  const bool is_homecoming =
+      job.reason.find("coordinator came back") != std::string::npos;
   if (parts_.needs_decisions && (is_homecoming || job.phase == "waiting")) return false;
   if (is_alone_ && !AllServe()) return false;
   if (fate == Fate::kIsGone && !AllServe()) return false;
@@ -104,8 +134,8 @@ bool LastingHosts::MayDie(const Hosts& dying, Fate fate) const {
     }
     const auto host = HostOf(server->first_shard());
     if (!host || !dying.contains(*host)) continue;
-    const bool has_journal = fate == Fate::kComesBack && place.journal_lost.empty() &&
-                             server->HasJournal();
+    const bool has_journal =
+        fate == Fate::kComesBack && place.journal_lost.empty() && server->HasJournal();
     const bool has_backup =
         place.lost.empty() && HoldsBackup(server->first_shard(), dying);
     // Should the backup be lost on the way, its journal must be there.
@@ -124,6 +154,8 @@ void LastingHosts::Kill(const Hosts& dying, Fate fate) {
     Host& host = *hosts_[which];
     host.is_gone = host.is_gone || fate == Fate::kIsGone;
     for (Node& node : host.nodes) {
+      const bool serves = node.process->is_configured();
+      if (serves && OneIn(parts_.random, 2)) BreakCables(*node.process);
       node.process->Kill();
       dead_.push_back(std::move(node.process));
       unused_.push_back(std::move(node.unused));

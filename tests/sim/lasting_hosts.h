@@ -23,6 +23,7 @@ class LastingHosts {
  public:
   struct Parts {
     EventQueue& events;
+    InprocNetwork& network;
     ControlPlane& control;
     Reference& reference;
     Random& random;
@@ -60,6 +61,8 @@ class LastingHosts {
   void Add(uint32_t engines);
   void Start(size_t host);
   void StartNode(size_t host, const HoldBackup& hold);
+  // What is on its way from that one to its backup is lost.
+  void BreakCables(const ServerProcess& server);
   std::optional<size_t> HostOf(uint32_t first_shard) const;
   bool HoldsBackup(uint32_t first_shard, const Hosts& others_than) const;
   enum class Fate { kComesBack, kIsGone };

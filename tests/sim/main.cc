@@ -87,24 +87,15 @@ void AddOptions(CLI::App& app, Options& options) {
   app.add_flag("--all", options.all_kinds,
                "each seed in all modes, with and without restarts");
   static const std::map<std::string, Fault> kFaults = {
-      {"early", Fault::kPublishesEarly},
-      {"unsynced-view", Fault::kPublishesUnsynced},
-      {"generation", Fault::kStaleJournal},
-      {"behind", Fault::kStepBehind},
-      {"lost", Fault::kLosesRecord},
-      {"stale", Fault::kStaleBackup},
-      {"half", Fault::kHalfBackup},
-      {"dedupe", Fault::kCountsAgain},
-      {"fence", Fault::kNoFence},
-      {"term", Fault::kOldTerm},
-      {"ledger", Fault::kForgetsLedger},
-      {"unsynced", Fault::kGoesOnUnsynced},
-      {"prune", Fault::kPrunesEarly},
-      {"passes", Fault::kPassesOver},
-      {"staleness", Fault::kRunsAhead},
-      {"age", Fault::kWrongWeight},
-      {"deaf", Fault::kHearsNoLess},
-      {"push-twice", Fault::kPushesTwice},
+      {"early", Fault::kPublishesEarly},    {"unsynced-view", Fault::kPublishesUnsynced},
+      {"generation", Fault::kStaleJournal}, {"behind", Fault::kStepBehind},
+      {"lost", Fault::kLosesRecord},        {"stale", Fault::kStaleBackup},
+      {"half", Fault::kHalfBackup},         {"dedupe", Fault::kCountsAgain},
+      {"fence", Fault::kNoFence},           {"term", Fault::kOldTerm},
+      {"ledger", Fault::kForgetsLedger},    {"unsynced", Fault::kGoesOnUnsynced},
+      {"prune", Fault::kPrunesEarly},       {"passes", Fault::kPassesOver},
+      {"staleness", Fault::kRunsAhead},     {"age", Fault::kWrongWeight},
+      {"deaf", Fault::kHearsNoLess},        {"push-twice", Fault::kPushesTwice},
       {"view-twice", Fault::kViewsTwice}};
   app.add_option("--plant", options.fault, "a fault, which is to be found")
       ->transform(CLI::CheckedTransformer(kFaults));

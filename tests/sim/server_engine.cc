@@ -114,8 +114,7 @@ absl::StatusOr<uint64_t> ServerEngine::Configure(const ConfigureJob& configure,
   pair_ = configure.backup;
   is_stand_in_ = pair_.has_value();
   // One that is restored gets a backup later.
-  const bool has_backup =
-      spec.HasBackups() && !pair_ && configure.restore_run.empty();
+  const bool has_backup = spec.HasBackups() && !pair_ && configure.restore_run.empty();
   if (has_backup) records_ = std::make_unique<RecordSender>();
   sinks_ = RecordSinks(is_journaled_ && !pair_, has_backup);
   shard_ = *Shard::Create(options_, blocks_, pool_);
@@ -232,16 +231,16 @@ void ServerEngine::SyncSoon() {
 
 absl::StatusOr<uint64_t> ServerEngine::Restore() {
   std::vector<std::shared_ptr<const ShardRecord>>& records = disk_->records;
-  const bool is_behind = parts_.fault == Fault::kStepBehind && is_fenced_ && !is_stand_in_;
+  const bool is_behind =
+      parts_.fault == Fault::kStepBehind && is_fenced_ && !is_stand_in_;
   for (bool has_gone = !is_behind; !has_gone && !records.empty(); records.pop_back()) {
     has_gone = records.back() != nullptr &&
                std::holds_alternative<StepRecord>(records.back()->what);
   }
-  RecordPlayer player(*shard_,
-                      {.beginning = disk_->begins_anew ? PlayedFrom::kSnapshot
-                                                            : PlayedFrom::kNothing,
-                       .records = "what is left",
-                       .whose = "what was"});
+  RecordPlayer player(*shard_, {.beginning = disk_->begins_anew ? PlayedFrom::kSnapshot
+                                                                : PlayedFrom::kNothing,
+                                .records = "what is left",
+                                .whose = "what was"});
   size_t whole = 0;
   for (size_t i = 0; i < records.size(); ++i) {
     if (records[i] != nullptr) SYNCLINE_RETURN_IF_ERROR(player.Take(*records[i]));
@@ -275,8 +274,7 @@ absl::Status ServerEngine::CheckRecords() {
   options_.records = Records::kNone;
   const std::unique_ptr<Shard> replayed = *Shard::Create(options_, blocks_, pool_);
   std::map<std::pair<uint32_t, uint64_t>, uint32_t> digests;  // by block and version
-  RecordFilter filter(disk_->begins_anew ? PlayedFrom::kSnapshot
-                                              : PlayedFrom::kNothing);
+  RecordFilter filter(disk_->begins_anew ? PlayedFrom::kSnapshot : PlayedFrom::kNothing);
   for (const auto& record : disk_->records) {
     if (record == nullptr || !filter.Takes(*record, *replayed)) continue;
     SYNCLINE_ASSIGN_OR_RETURN(const ShardOutputs outputs, replayed->Replay(*record));

@@ -187,9 +187,9 @@ class ServerEngine : private Receiver {
   bool begins_anew_ = false;
   uint64_t journal_ =
       0;  // how often it began anew: what was synced of one before is gone
-  bool is_fenced_ = false;  // it has a backup, too
+  bool is_fenced_ = false;    // it has a backup, too
   bool is_stand_in_ = false;  // or was one
-  bool has_states_ = false;  // of one that begins anew: all that the shard is
+  bool has_states_ = false;   // of one that begins anew: all that the shard is
   ShardDisk* disk_;
   ShardDisk* next_disk_ = nullptr;  // where it begins anew
   RecordSinks sinks_;

@@ -137,8 +137,7 @@ void ServerEngine::TakeRecord(const MessageHeader& header, const Slice& payload)
   const bool is_lost =
       parts_.fault == Fault::kLosesRecord && receiver_.records() == kLostRecord;
   if (!is_lost) {
-    disk_->records.push_back(
-        std::make_shared<const ShardRecord>(*std::move(record)));
+    disk_->records.push_back(std::make_shared<const ShardRecord>(*std::move(record)));
   }
   if (answers_ == nullptr) return;
   MessageHeader ack = NameOfRecords(options_.job, pair_->sender, pair_->session_key);

@@ -80,8 +80,8 @@ void ServerEngine::SnapshotIfDue() {
 }
 
 void ServerEngine::TakeSnapshot(ShardBackUp::Kind order) {
-  const absl::Duration delay = absl::Microseconds(
-      std::uniform_int_distribution<int>(0, 10000)(snapshots_random_));
+  const absl::Duration delay =
+      absl::Microseconds(std::uniform_int_distribution<int>(0, 10000)(snapshots_random_));
   if (order == ShardBackUp::Kind::kNext) {
     return GoOnWith(RecordSinks::Pass::kSnapshot, delay);
   }

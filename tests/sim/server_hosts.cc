@@ -34,6 +34,7 @@ ServerHosts::ServerHosts(Parts parts)
   }
   lasting_ = std::make_unique<LastingHosts>(LastingHosts::Parts{
       .events = parts_.events,
+      .network = parts_.network,
       .control = parts_.control,
       .reference = parts_.reference,
       .random = parts_.random,

@@ -322,9 +322,8 @@ void ServerProcess::OnOutput(uint32_t engine, const ShardOutput& output) {
   if (const auto* committed = std::get_if<ShardCommitted>(&output)) {
     if (committed->epoch != committed_epoch_ || !WasLast(committing_, engine)) return;
     memory_.Commit(committed->epoch);
-    parts_.control.Send(
-        connection_,
-        EpochCommitted{job_, committed->epoch, HasRun() ? "run" : ""});
+    parts_.control.Send(connection_,
+                        EpochCommitted{job_, committed->epoch, HasRun() ? "run" : ""});
   }
   if (const auto* figures = std::get_if<ShardFigures>(&output)) {
     const BlockFigures report = {job_, figures->block, figures->step, figures->figures};

@@ -158,13 +158,13 @@ class ServerProcess {
   bool says_loss_ = true;
   std::set<uint32_t> without_journal_;  // engines: it has ended, or is not whole again
   uint32_t first_shard_ = 0;
-  std::shared_ptr<JournalDisk> journal_;       // of the place
+  std::shared_ptr<JournalDisk> journal_;            // of the place
   std::vector<std::shared_ptr<JournalDisk>> used_;  // engines may still point to them
-  std::optional<uint32_t> later_journal_;      // that begins with the next commit
-  std::optional<uint32_t> allowed_journal_;    // that may begin when there is room
-  bool journal_lost_ = false;                  // was said, and not answered
-  uint32_t whole_generation_ = 0;              // was said
-  std::set<uint32_t> begins_journal_;          // engines
+  std::optional<uint32_t> later_journal_;           // that begins with the next commit
+  std::optional<uint32_t> allowed_journal_;         // that may begin when there is room
+  bool journal_lost_ = false;                       // was said, and not answered
+  uint32_t whole_generation_ = 0;                   // was said
+  std::set<uint32_t> begins_journal_;               // engines
   std::mt19937_64 random_;
   const uint64_t session_key_;  // that the coordinator would draw for a stand-in
   // Events outlive a killed process; they look here first.

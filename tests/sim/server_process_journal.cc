@@ -25,7 +25,8 @@ std::shared_ptr<JournalDisk> WhatCounts(
 
 bool ServerProcess::HasJournal() const {
   return journal_ != nullptr && journal_->is_whole && !journal_lost_ &&
-         std::ranges::all_of(engines_, [](const auto& one) { return one->has_journal(); });
+         std::ranges::all_of(engines_,
+                             [](const auto& one) { return one->has_journal(); });
 }
 
 void ServerProcess::ListJournals(ServerHello& hello) const {
@@ -65,6 +66,19 @@ absl::Status ServerProcess::OpenJournal(const ConfigureJob& configure) {
   auto& journals = parts_.host_disk->places[configure.first_shard];
   if (configure.restore_run.empty()) {
     journals = {std::make_shared<JournalDisk>()};
+    journals.back()->is_whole = true;
+    journals.back()->shards.resize(parts_.engines);
+    UseJournal(journals.back());
+    return absl::OkStatus();
+  }
+  // Of a place without blocks nothing has to be there.
+  const auto is_of_it = [&](uint32_t shard) {
+    return shard >= configure.first_shard &&
+           shard < configure.first_shard + parts_.engines;
+  };
+  if (std::ranges::none_of(configure.placement->shard_of_block, is_of_it)) {
+    journals = {std::make_shared<JournalDisk>()};
+    journals.back()->generation = configure.generation;
     journals.back()->is_whole = true;
     journals.back()->shards.resize(parts_.engines);
     UseJournal(journals.back());

@@ -239,7 +239,7 @@ void Run::PlanFaults() {
   // A decision stays that was made with what a dead worker had given to a dead server.
   if (ServersDie(restarts_) && NeedsDecisions(job_)) faults_ = 0;
   // A job whose workers are all gone before it begins has backups that hold nothing.
-  if (restarts_ == Restarts::kBackups || restarts_ == Restarts::kTogether) {
+  if (OutlivesAll(restarts_)) {
     faults_ = std::min(faults_, static_cast<int>(size_.workers) - 1);
   }
   for (int i = 0; i < faults_; ++i) {
@@ -388,11 +388,8 @@ absl::Status Run::Execute() {
   PlanExclusions();
   PlanBarriers();
   pulls_ = OneIn(random_, 3) && !job_.HasBackups() && !SkipsVersions();
-  const auto has_failed = [this] {
-    const bool outlives_all =
-        restarts_ == Restarts::kBackups || restarts_ == Restarts::kTogether;
-    return outlives_all && !control_.failure().empty();
-  };
+  const bool outlives_all = OutlivesAll(restarts_);
+  const auto has_failed = [&] { return outlives_all && !control_.failure().empty(); };
   while (!IsOver() && reference_.violation().empty() && !has_failed()) {
     if (events_.now() > size_.steps * kDeadlineOfStep || !events_.RunNext()) {
       return absl::InternalError(absl::StrCat("no end in sight: ", DescribeRun()));
@@ -403,10 +400,7 @@ absl::Status Run::Execute() {
 }
 
 absl::Status Run::Check() {
-  // One death at a time, and never of what has no backup: none is a reason to fail.
-  const bool outlives_all =
-      restarts_ == Restarts::kBackups || restarts_ == Restarts::kTogether;
-  if (outlives_all && !control_.failure().empty()) {
+  if (OutlivesAll(restarts_) && !control_.failure().empty()) {
     return absl::InternalError(absl::StrCat("the job failed: ", control_.failure()));
   }
   if (!reference_.violation().empty()) return absl::InternalError(reference_.violation());

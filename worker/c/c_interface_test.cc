@@ -151,9 +151,9 @@ TEST_F(CInterface, RefusedOptionsNameWhatIsAllowedAndChangeNothing) {
   EXPECT_THAT(syncline_options_get(options_, "optimizer"), StrEq("sgd:lr=0.001"));
   EXPECT_EQ(syncline_last_error_exit_code(), 2);
   ExpectError(Set("push", "int3"), SYNCLINE_INVALID_ARGUMENT, "int3");
-  ExpectError(
-      Set("durability", "paper"), SYNCLINE_INVALID_ARGUMENT,
-      "option durability: durability is 'paper', allowed are none, disk, peer and disk+peer");
+  ExpectError(Set("durability", "paper"), SYNCLINE_INVALID_ARGUMENT,
+              "option durability: durability is 'paper', allowed are none, disk, peer "
+              "and disk+peer");
   EXPECT_THAT(syncline_options_get(options_, "durability"), StrEq("none"));
   ASSERT_EQ(Set("codec_threads", "65"), SYNCLINE_OK);
   syncline_session* refused = nullptr;

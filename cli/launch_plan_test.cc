@@ -173,6 +173,18 @@ TEST(LaunchPlan, RefusesSnapshotsWithoutAJournalOrAllTheTime) {
               HasSubstr("1 to 1000 times the state"));
 }
 
+TEST(LaunchPlan, JournalsAndBackupsNeedBothPlaceAndServers) {
+  RunOptions options = Program();
+  options.settings["durability"] = "disk+peer";
+  options.servers = 2;
+  EXPECT_THAT(MakeLaunchPlan(options, {}).status().ToString(),
+              HasSubstr("--journal-dir"));
+  options.journal_dir = "journal";
+  EXPECT_TRUE(MakeLaunchPlan(options, {}).ok());
+  options.servers = 1;
+  EXPECT_THAT(MakeLaunchPlan(options, {}).status().ToString(), HasSubstr("--servers 2"));
+}
+
 TEST(LaunchPlan, BackupsNeedTwoServers) {
   RunOptions options = Program();
   options.settings["durability"] = "peer";

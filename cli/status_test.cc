@@ -209,6 +209,21 @@ TEST(StatusTable, SaysThatStepsAreSafeOnlyOfServersThatHaveABackup) {
   EXPECT_THAT(*table, testing::Not(HasSubstr("below 9")));
 }
 
+TEST(StatusTable, OfTwoCopiesOneIsEnough) {
+  const auto table = StatusAsTable(
+      R"json({"jobs": [{"name": "a", "durability": "disk+peer", "training_servers": 3,
+                    "backups": [{"server": 0, "lost": "the cable broke"},
+                                {"server": 1, "holder": "server 2 (c)"},
+                                {"server": 2, "lost": "it was used up"}],
+                    "records": [{"server": 0, "durable_step": 12},
+                                {"server": 1, "durable_step": 13, "error": "disk full"},
+                                {"server": 2, "durable_step": 9, "error": "disk full"}]}]})json",
+      "a:1");
+  ASSERT_TRUE(table.ok()) << table.status();
+  EXPECT_THAT(*table, HasSubstr("  durability disk+peer: server 0 has no backup"));
+  EXPECT_THAT(*table, HasSubstr("of the others all steps below 12 are safe"));
+}
+
 // Until then nobody knows: one that has not said so may be far behind.
 TEST(StatusTable, SaysThatStepsAreSafeOnceAllServersHaveSaidSo) {
   const auto with = [](int servers) {

@@ -200,10 +200,11 @@ void Job::ReplaceServers(const std::vector<JobServer>& attached,
       Restore(place, *found, outputs);
       continue;
     }
-    // Beside what it has.
+    // Beside what it has; but others may be on their way that see the same directory.
+    const bool is_late = missing.say_after >= options_.timeouts.failure_timeout;
     const auto other = std::ranges::find_if(
         attached, [&](const JobServer& one) { return HasJournalOf(one, place); });
-    const bool may_ask = IsFenced() && missing.order == 0;
+    const bool may_ask = IsFenced() && missing.order == 0 && is_late;
     if (may_ask && other != attached.end()) AskToRestore(place, *other, outputs);
   }
 }

@@ -106,6 +106,7 @@ TEST(JobSpec, WaitsForServersThatHaveItsStepsOnTheirDisks) {
   EXPECT_TRUE(waits("disk", "bsp"));
   EXPECT_FALSE(waits("disk", "ssp"));
   EXPECT_FALSE(waits("disk", "asp"));
+  EXPECT_TRUE(waits("disk+peer", "bsp"));
   EXPECT_FALSE(waits("peer", "bsp"));
   EXPECT_FALSE(waits("none", "bsp"));
 }

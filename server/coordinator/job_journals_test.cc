@@ -124,6 +124,29 @@ TEST_F(JobJournals, WhenItsNodeDoesNotComeAnotherOneIsAsked) {
   EXPECT_NE(Last<HoldBackup>(5)->order, order);
 }
 
+TEST_F(JobJournals, WhenItDiesBetweenTheTwoBothAreRestoredByTheNext) {
+  Lose({1, 2, 3, 4}, {10, 11});
+  servers_answer_ = false;
+  ServerComes(5, {0, 1}, {0, 0});
+  ASSERT_TRUE(Last<HoldBackup>(5).has_value());
+  Lose({5}, {10, 11});
+  servers_answer_ = true;
+  ServerComes(6, {0, 1}, {0, 0});
+  ASSERT_TRUE(Last<HoldBackup>(6).has_value());
+  StandInComes(7, *Last<HoldBackup>(6));
+  EXPECT_EQ(Shown().phase, "running");
+}
+
+TEST_F(JobJournals, ANodeThatDoesNotComeIsAskedForAgain) {
+  Lose({1, 2, 3, 4}, {10, 11});
+  ServerComes(5, {0, 1}, {0, 0});
+  const uint32_t order = Last<HoldBackup>(5)->order;
+  PassTimeBeating(2 * kFailureTimeout, {5, 10, 11});
+  EXPECT_NE(Last<HoldBackup>(5)->order, order);
+  StandInComes(6, *Last<HoldBackup>(5));
+  EXPECT_EQ(Shown().phase, "running");
+}
+
 // Nobody was told of a step that the journal lacks.
 TEST_F(JobJournals, AStandInThatDiesWhileItTakesOverLeavesTheJournal) {
   servers_answer_ = false;

@@ -100,20 +100,22 @@ std::set<uint32_t> Job::ShardsOf(const JobServer& server) const {
 void Job::OnServerLost(const ServerLoss& loss, CoordinatorOutputs& outputs) {
   const uint32_t number = loss.server;
   if (phase_ == Phase::kOver) return;
+  // What it was to start nodes for.
+  while (const auto place = AwaitsStandInOn(number)) {
+    GiveUpNewBackup(*place, "its server is lost", outputs);
+  }
+  for (auto& [place, missing] : missing_) {
+    if (!missing.successor && missing.restorer == number) missing.order = 0;
+  }
   for (auto& [place, missing] : missing_) {
     if (missing.successor && missing.successor->server == number) {
       return OnSuccessorLost(place, outputs);
     }
-    // It was to start a node that restores it.
-    if (!missing.successor && missing.restorer == number) missing.order = 0;
   }
   if (const auto place = StandsInFor(number)) {
     const std::string why =
         absl::StrCat(NameOf(backups_[*place].holder), ", which held it, is lost");
     return LoseBackup(*place, why, outputs);
-  }
-  while (const auto place = AwaitsStandInOn(number)) {
-    GiveUpNewBackup(*place, "its server is lost", outputs);
   }
   const auto lost = std::ranges::find(servers_, number, &JobServer::server);
   if (lost == servers_.end() || !IsHere(*lost)) return;
@@ -401,6 +403,7 @@ void Job::AwaitServers(absl::Duration now, CoordinatorOutputs& outputs) {
     }
     if (waited < missing.say_after) continue;
     says = true;
+    if (!missing.successor) missing.order = 0;  // its node did not come
     missing.say_after =
         std::max(2 * missing.say_after, options_.timeouts.failure_timeout / 2);
   }

@@ -101,15 +101,16 @@ class TakenOver : public ::testing::Test {
   static constexpr uint32_t kJob = 7;
 
   TakenOver() {
-    journal_.Begin({.job = kJob,
-                    .head = {.job = "night", .shard = 3},
-                    .blocks = {{0, 1}},
-                    .trained = {{0, 1}},
-                    .may_begin_anew = true,
-                    .is_fenced = true,
-                    .generation = 17,
-                    .begins_anew = true,
-                    .run = "run1"})
+    journal_
+        .Begin({.job = kJob,
+                .head = {.job = "night", .shard = 3},
+                .blocks = {{0, 1}},
+                .trained = {{0, 1}},
+                .may_begin_anew = true,
+                .is_fenced = true,
+                .generation = 17,
+                .begins_anew = true,
+                .run = "run1"})
         .IgnoreError();
     rig_.Commit(1, {rig_.Member(0), rig_.Member(1)});
     for (uint32_t block = 0; block < 2; ++block) {

@@ -218,7 +218,9 @@ std::optional<JournalState> Journal::State(uint32_t id) {
   absl::MutexLock lock(&mutex_);
   const auto job = jobs_.find(id);
   if (job == jobs_.end()) return std::nullopt;
-  return job->second->state;
+  JournalState state = job->second->state;
+  state.has_ended = job->second->phase == Phase::kEnded;
+  return state;
 }
 
 void Journal::End(Job& job, const std::string& why) {
@@ -235,6 +237,7 @@ void Journal::End(Job& job, const std::string& why) {
   job.is_allowed = !job.is_fenced;
   job.has_all_parts = false;
   job.state.error = why;
+  ++job.state.endings;
   job.retry_at = clock_.Now() + job.retry;
   for (uint32_t engine = 0; engine < job.engines; ++engine) job.silent.insert(engine);
   // Nobody has to wait for what will not be.

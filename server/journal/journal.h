@@ -113,6 +113,8 @@ struct JournalState {
   uint64_t begins_at = 0;
   uint64_t snapshots = 0;  // that were taken, of shards
   std::string error = {};  // why it ended; empty: it goes on
+  bool has_ended = false;  // and does not begin anew yet
+  uint64_t endings = 0;    // that there were
 
   uint64_t lag() const { return taken > durable ? taken - durable : 0; }
 };

@@ -126,6 +126,7 @@ class ServerNode {
     std::optional<JournaledJob> later_journal = {};
     // What the coordinator was told last of the journal, if it has a backup, too.
     std::optional<std::string> journal_lost = {};
+    uint64_t journal_endings = 0;  // that it was told of
     uint32_t whole_generation = 0;
     // A backup that is being made anew: by which key, and engines that have still to give it
     // all that they have.

@@ -146,13 +146,14 @@ void ServerNode::BeginLaterJournal(uint32_t id) {
   if (!begun.ok()) outbox_.push_back(JournalLost{id, std::string(begun.message())});
 }
 
-// All engines say it, once each.
+// All engines say it, once each: some when it was answered already, or begins anew.
 void ServerNode::OnJournalEnded(uint32_t id) {
   const auto state = journal_->State(id);
-  if (!state) return;
+  if (!state || !state->has_ended) return;
   absl::MutexLock lock(&mutex_);
   const auto job = jobs_.find(id);
-  if (job == jobs_.end() || job->second.journal_lost) return;
+  if (job == jobs_.end() || job->second.journal_endings >= state->endings) return;
+  job->second.journal_endings = state->endings;
   job->second.journal_lost = state->error;
   job->second.whole_generation = 0;
   outbox_.push_back(JournalLost{id, state->error});
@@ -163,7 +164,8 @@ void ServerNode::On(const JournalGone& gone) {
   {
     absl::MutexLock lock(&mutex_);
     const auto job = jobs_.find(gone.job);
-    if (job == jobs_.end()) return;
+    // Said twice, to a coordinator that was started anew: it may go on since long.
+    if (job == jobs_.end() || !job->second.journal_lost) return;
     job->second.journal_lost.reset();
   }
   options_.log.Error("the job goes on without a journal of this server",

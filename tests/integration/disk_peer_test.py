@@ -63,6 +63,11 @@ class DiskPeerTest(LeashedTest):
             self.assertLess(time.monotonic(), deadline, self.coordinator.text())
             time.sleep(0.05)
 
+    def ring(self):
+        """Servers in the order of their numbers: each has its backup with the next."""
+        numbers = [re.search(r"syncline: ready .* server=(\d+)", one.text()).group(1) for one in self.server_processes]
+        return sorted(range(self.servers), key=lambda which: int(numbers[which]))
+
     def segments(self, which):
         return [name for _, _, files in os.walk(self.journal(which)) for name in files if name.endswith(".journal")]
 
@@ -70,13 +75,15 @@ class DiskPeerTest(LeashedTest):
 class DiskPeer(DiskPeerTest):
     def test_one_of_three_is_killed_and_comes_back_as_a_spare(self):
         def disturb():
-            self.server_processes[1].kill()
+            _, dies, holder = self.ring()
+            self.server_processes[dies].kill()
             self.await_said(r"server \d+ .* took the place of server \d+ at step \d+, from its backup")
             self.await_said(r"server \d+ .* has a backup again", 2)
             self.allow(60)
             self.await_said(r"server \d+ .* has a whole journal again")
-            self.assertTrue([name for name in self.segments(2) if re.search(r"-g\d+-.*-anew", name)], self.segments(2))
-            self.start_server(1)
+            names = self.segments(holder)
+            self.assertTrue([name for name in names if re.search(r"-g\d+-.*-anew", name)], names)
+            self.start_server(dies)
             self.await_said(r"has an earlier journal of the place of .*: it is not used, and .* is a spare")
 
         self.assert_same_weights(disturb)
@@ -85,12 +92,13 @@ class DiskPeer(DiskPeerTest):
         """The first waits for its journal; the third takes over from the second, whose own journal is used no more."""
 
         def disturb():
-            for server in self.server_processes[:2]:
-                server.kill()
+            first, second, _ = self.ring()
+            for which in (first, second):
+                self.server_processes[which].kill()
             self.await_said(r"took the place of server \d+ at step \d+, from its backup")
-            self.start_server(0)
+            self.start_server(first)
             self.await_said(r"came back at step \d+ from the journal of server \d+")
-            self.start_server(1)
+            self.start_server(second)
 
         self.assert_same_weights(disturb)
 
@@ -108,13 +116,14 @@ class DiskPeer(DiskPeerTest):
         """The third has its own place and the second's when all die, and both of them when it comes back."""
 
         def disturb():
-            self.server_processes[1].kill()
+            first, dies, holder = self.ring()
+            self.server_processes[dies].kill()
             self.await_said(r"took the place of server \d+ at step \d+, from its backup")
             self.allow(60)
             self.await_said(r"server \d+ .* has a whole journal again")
-            for which in (0, 2):
+            for which in (first, holder):
                 self.server_processes[which].kill()
-            for which in (2, 0):
+            for which in (holder, first):
                 self.start_server(which)
             self.await_said(r"came back at step \d+ from the journal of server \d+", 3)
             self.await_said(r"server \d+ \(.*/place-\d+\) came back at step")
@@ -137,9 +146,10 @@ class DiskPeer(DiskPeerTest):
     def test_right_after_a_take_over_another_death_is_said(self):
         """Before the new owner's journal is whole, and with its backup gone, nobody goes back silently."""
         workers = self.begin()
-        self.server_processes[1].kill()
+        first, dies, holder = self.ring()
+        self.server_processes[dies].kill()
         self.await_said(r"took the place of server \d+ at step \d+, from its backup")
-        for which in (0, 2):
+        for which in (first, holder):
             self.server_processes[which].kill()
         for which in range(3):
             self.start_server(which)
@@ -150,7 +160,7 @@ class DiskPeer(DiskPeerTest):
 
 
 class DiskOfAHolder(DiskPeerTest):
-    """Server 1 keeps its journal on a small disk; it holds the backup of server 0."""
+    """Server 1 keeps its journal on a small disk, and holds the backup of the one before it."""
 
     def setUp(self):
         self.disk = tempfile.mkdtemp()
@@ -173,12 +183,13 @@ class DiskOfAHolder(DiskPeerTest):
     def test_is_full_and_the_backup_takes_over_all_the_same(self):
         def disturb():
             filler = self.fill()
-            self.allow(40)
+            self.allow(60)  # those before may be made already
             self.await_said(r"the journal of server \d+ .* has ended: .*No space left")
-            self.server_processes[0].kill()
+            ring = self.ring()
+            self.server_processes[ring[ring.index(1) - 1]].kill()
             self.await_said(r"took the place of server \d+ at step \d+, from its backup")
             os.remove(filler)
-            self.allow(60)
+            self.allow(70)
             # Its own, and that of the place that it took.
             self.await_said(r"server \d+ .* has a whole journal again", 2)
 

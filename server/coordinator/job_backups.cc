@@ -75,8 +75,14 @@ std::optional<size_t> Job::AwaitsStandInOn(uint32_t server) const {
 
 void Job::OnStandIn(JobServer stand_in, const ServerHello& hello,
                     CoordinatorOutputs& outputs) {
-  for (const auto& [place, missing] : missing_) {
+  for (auto& [place, missing] : missing_) {
     if (missing.order != hello.stand_in->order) continue;
+    if (stand_in.shard_addresses.size() != servers_[place].shard_addresses.size()) {
+      missing.order = 0;
+      outputs.push_back(ToMember{stand_in.connection,
+                                 DropJob{id_, "it has another number of engines"}});
+      return;
+    }
     stand_in.host = missing.host;
     return Restore(place, stand_in, outputs);
   }

@@ -98,6 +98,8 @@ void Job::OnSuccessorLost(size_t place, CoordinatorOutputs& outputs) {
   if (!missing.by_backup) {
     missing.successor.reset();
     missing.order = 0;
+    missing.since.reset();  // it is waited for anew
+    missing.say_after = {};
     missing.error = "it died while it read the journal";
     return;
   }
@@ -124,6 +126,8 @@ void Job::GoBackToJournal(size_t place, const std::string& why,
   }
   missing.successor.reset();
   missing.by_backup = false;
+  missing.since.reset();  // for that one nobody has waited
+  missing.say_after = {};
   missing.error = absl::StrCat("its backup is lost, too: ", why);
   WaitForJournal(place, outputs);
 }
@@ -131,6 +135,7 @@ void Job::GoBackToJournal(size_t place, const std::string& why,
 void Job::SayWhatIsStale(uint32_t server, const ServerHello& hello,
                          CoordinatorOutputs& outputs) const {
   if (phase_ != Phase::kRunning || !IsFenced() || journal_.empty()) return;
+  if (hello.identity) return;  // it serves what it has
   for (size_t place = 0; place < servers_.size(); ++place) {
     const std::set<uint32_t> shards = ShardsOf(servers_[place]);
     const uint32_t generation = place_journals_[place].generation;

@@ -209,12 +209,21 @@ absl::StatusOr<bool> HasRecords(const JournalRun& run) {
 }
 
 absl::StatusOr<std::vector<UniqueFd>> LockRun(const JournalRun& run) {
-  std::vector<UniqueFd> locks;
+  std::set<std::string> paths;
   for (const auto& [shard, segments] : run.shards) {
     const fs::path folder = fs::path(segments.front()).parent_path();
-    SYNCLINE_ASSIGN_OR_RETURN(
-        locks.emplace_back(),
-        LockFile((folder / LockName(shard, run.generations.at(shard))).string()));
+    paths.insert((folder / LockName(shard, run.generations.at(shard))).string());
+  }
+  // Of other generations, too: one that is not whole may be somebody's who lives.
+  for (const fs::path& folder : FoldersOf(run)) {
+    SYNCLINE_ASSIGN_OR_RETURN(const auto entries, EntriesOf(folder));
+    for (const fs::path& entry : entries) {
+      if (entry.extension() == ".lock") paths.insert(entry.string());
+    }
+  }
+  std::vector<UniqueFd> locks;
+  for (const std::string& path : paths) {
+    SYNCLINE_ASSIGN_OR_RETURN(locks.emplace_back(), LockFile(path));
   }
   return locks;
 }

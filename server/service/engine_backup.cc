@@ -198,6 +198,7 @@ void Engine::LoseJournal(uint32_t id) {
     const auto job = jobs_.find(id);
     if (job == jobs_.end()) return;
     job->second.sinks.Lose(RecordSinks::Sink::kJournal);
+    job->second.has_more = false;
     if (const auto news = job->second.sinks.News()) Run(id, job->second, *news);
     BeginPass(id, job->second);
   });
@@ -210,6 +211,9 @@ void Engine::StopRecords(uint32_t id) {
     job->second.records.reset();
     job->second.sinks.Lose(RecordSinks::Sink::kBackup);
     if (const auto news = job->second.sinks.News()) Run(id, job->second, *news);
+    if (std::exchange(job->second.has_more, false)) {
+      GoOnWith(id, job->second, RecordSinks::Pass::kJournal);
+    }
     BeginPass(id, job->second);
   });
 }

@@ -135,15 +135,14 @@ void ServerNode::BeginLaterJournal(uint32_t id) {
   if (job == jobs_.end() || !job->second.later_journal) return;
   if (journal_ == nullptr) {
     job->second.later_journal.reset();
-    outbox_.push_back(JournalLost{
-        id, absl::StrCat("server ", options_.name,
-                         " has no place for one; start it with --journal-dir")});
+    job->second.journal_lost = absl::StrCat(
+        "server ", options_.name, " has no place for one; start it with --journal-dir");
+    outbox_.push_back(JournalLost{id, *job->second.journal_lost});
     changed_.SignalAll();
     return;
   }
-  const absl::Status begun =
-      journal_->Begin(*std::exchange(job->second.later_journal, std::nullopt));
-  if (!begun.ok()) outbox_.push_back(JournalLost{id, std::string(begun.message())});
+  // It has nothing yet, and touches no disk.
+  journal_->Begin(*std::exchange(job->second.later_journal, std::nullopt)).IgnoreError();
 }
 
 // All engines say it, once each: some when it was answered already, or begins anew.

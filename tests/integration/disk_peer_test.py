@@ -14,7 +14,7 @@ import time
 import cluster
 from cluster import LeashedTest
 
-STEPS = 80
+STEPS = 130
 
 
 class DiskPeerTest(LeashedTest):
@@ -63,6 +63,17 @@ class DiskPeerTest(LeashedTest):
             self.assertLess(time.monotonic(), deadline, self.coordinator.text())
             time.sleep(0.05)
 
+    def await_whole(self, times=1):
+        """Journals that began anew: looked for every second, and whole after further steps."""
+        said = r"server \d+ .* has a whole journal again"
+        deadline = time.monotonic() + cluster.PATIENCE
+        steps = 50
+        while len(re.findall(said, self.coordinator.text())) < times:
+            self.assertLess(time.monotonic(), deadline, self.coordinator.text())
+            steps = min(steps + 1, STEPS - 10)
+            self.allow(steps)
+            time.sleep(0.2)
+
     def ring(self):
         """Servers in the order of their numbers: each has its backup with the next."""
         numbers = [re.search(r"syncline: ready .* server=(\d+)", one.text()).group(1) for one in self.server_processes]
@@ -79,8 +90,7 @@ class DiskPeer(DiskPeerTest):
             self.server_processes[dies].kill()
             self.await_said(r"server \d+ .* took the place of server \d+ at step \d+, from its backup")
             self.await_said(r"server \d+ .* has a backup again", 2)
-            self.allow(60)
-            self.await_said(r"server \d+ .* has a whole journal again")
+            self.await_whole()
             names = self.segments(holder)
             self.assertTrue([name for name in names if re.search(r"-g\d+-.*-anew", name)], names)
             self.start_server(dies)
@@ -119,8 +129,7 @@ class DiskPeer(DiskPeerTest):
             first, dies, holder = self.ring()
             self.server_processes[dies].kill()
             self.await_said(r"took the place of server \d+ at step \d+, from its backup")
-            self.allow(60)
-            self.await_said(r"server \d+ .* has a whole journal again")
+            self.await_whole()
             for which in (first, holder):
                 self.server_processes[which].kill()
             for which in (holder, first):
@@ -189,9 +198,7 @@ class DiskOfAHolder(DiskPeerTest):
             self.server_processes[ring[ring.index(1) - 1]].kill()
             self.await_said(r"took the place of server \d+ at step \d+, from its backup")
             os.remove(filler)
-            self.allow(70)
-            # Its own, and that of the place that it took.
-            self.await_said(r"server \d+ .* has a whole journal again", 2)
+            self.await_whole(2)  # its own, and that of the place that it took
 
         self.assert_same_weights(disturb)
 

@@ -121,21 +121,19 @@ bool LastingHosts::MayDie(const Hosts& dying, Fate fate) const {
   const bool is_homecoming =
       job.reason.find("coordinator came back") != std::string::npos;
   if (parts_.needs_decisions && (is_homecoming || job.phase == "waiting")) return false;
-  if (is_alone_ && !AllServe()) return false;
-  if (fate == Fate::kIsGone && !AllServe()) return false;
   for (const BackupView& place : job.backups) {
     const ServerProcess* server = nullptr;
     for (const ServerProcess* one : Serving()) {
       if (one->Is(place.server)) server = one;
     }
     if (server == nullptr) {  // somebody takes it over, or is to restore it
-      if (!place.journal_lost.empty()) return false;
+      const bool comes_back = !is_alone_ && fate == Fate::kComesBack;
+      if (!comes_back || !place.journal_lost.empty()) return false;
       continue;
     }
     const auto host = HostOf(server->first_shard());
     if (!host || !dying.contains(*host)) continue;
-    const bool has_journal =
-        fate == Fate::kComesBack && place.journal_lost.empty() && server->HasJournal();
+    const bool has_journal = fate == Fate::kComesBack && place.journal_lost.empty();
     const bool has_backup =
         place.lost.empty() && HoldsBackup(server->first_shard(), dying);
     // Should the backup be lost on the way, its journal must be there.
@@ -144,6 +142,19 @@ bool LastingHosts::MayDie(const Hosts& dying, Fate fate) const {
   return std::ranges::any_of(parts_.reference.blocks(), [&](const BlockRange&) {
     return parts_.reference.version(0) > 0;
   });
+}
+
+// Nobody takes a place over, which would be one failure too many.
+bool LastingHosts::AllAreKnown() const {
+  const std::vector<ServerProcess*> serving = Serving();
+  for (const JobView& job : parts_.control.View().jobs) {
+    if (job.phase == "waiting" || job.backups.empty()) return false;
+    for (const BackupView& place : job.backups) {
+      const auto is_it = [&](const ServerProcess* one) { return one->Is(place.server); };
+      if (std::ranges::none_of(serving, is_it)) return false;
+    }
+  }
+  return true;
 }
 
 void LastingHosts::Kill(const Hosts& dying, Fate fate) {
@@ -202,10 +213,7 @@ void LastingHosts::KillSome() {
         if (!place.journal_lost.empty()) return;
       }
     }
-    if (!AllServe() || is_alone_) return;
-    for (const ServerProcess* one : Serving()) {
-      if (!one->HasJournal()) return;
-    }
+    if (!AllAreKnown() || is_alone_) return;
   }
   Kill(dying, is_gone ? Fate::kIsGone : Fate::kComesBack);
   if (crashes && crashes_ > before) parts_.control.CrashAfter(outputs, downtime);
@@ -241,14 +249,7 @@ void LastingHosts::PlanCrashes() {
   const auto downtime = absl::Milliseconds(Between(random, 1, 2000));
   const auto outputs = std::uniform_int_distribution<int>(0, 12)(random);
   parts_.progress.Somewhere(absl::Milliseconds(800), [=, this] {
-    // A place that only a backup has is lost with it.
-    const CoordinatorView view = parts_.control.View();
-    for (const JobView& job : view.jobs) {
-      for (const BackupView& place : job.backups) {
-        if (!place.journal_lost.empty()) return;
-      }
-    }
-    if (AllServe()) parts_.control.CrashAfter(outputs, downtime);
+    if (AllAreKnown()) parts_.control.CrashAfter(outputs, downtime);
   });
 }
 

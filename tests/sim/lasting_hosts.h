@@ -70,7 +70,7 @@ class LastingHosts {
   void Kill(const Hosts& hosts, Fate fate);
   void KillSome();
   void FillDisk(size_t host);
-  bool AllServe() const { return Serving().size() == places(); }
+  bool AllAreKnown() const;
 
   Parts parts_;
   std::vector<std::unique_ptr<Host>> hosts_;

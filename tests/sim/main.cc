@@ -89,6 +89,7 @@ void AddOptions(CLI::App& app, Options& options) {
   static const std::map<std::string, Fault> kFaults = {
       {"early", Fault::kPublishesEarly},    {"unsynced-view", Fault::kPublishesUnsynced},
       {"generation", Fault::kStaleJournal}, {"behind", Fault::kStepBehind},
+      {"goes-on", Fault::kGoesOnAlone},     {"whole-early", Fault::kWholeEarly},
       {"lost", Fault::kLosesRecord},        {"stale", Fault::kStaleBackup},
       {"half", Fault::kHalfBackup},         {"dedupe", Fault::kCountsAgain},
       {"fence", Fault::kNoFence},           {"term", Fault::kOldTerm},

@@ -20,6 +20,7 @@ void ServerEngine::EndJournal() {
   has_ended_ = true;
   begins_anew_ = has_states_ = false;
   snapshot_.reset();
+  if (is_fenced_ && parts_.fault == Fault::kGoesOnAlone) LoseJournal();
   if (is_fenced_) return parts_.on_journal_ended();
   LoseJournal();
 }
@@ -109,13 +110,14 @@ void ServerEngine::PruneIfSafe() {
 
 // One without a backup counts at once: its states are synced when they are answered.
 void ServerEngine::WholeIfSafe() {
-  if (!begins_anew_ || !has_states_) return;
+  const bool is_early = parts_.fault == Fault::kWholeEarly && is_fenced_;
+  if (!begins_anew_ || !(has_states_ || is_early)) return;
   uint64_t version = 0;
   for (const auto& record : disk_->records) {
     const auto* state = std::get_if<BlockStateRecord>(&record->what);
     if (state != nullptr) version = std::max(version, state->saved->version);
   }
-  if (is_fenced_ && !ReachesFar(version)) return;
+  if (is_fenced_ && !is_early && !ReachesFar(version)) return;
   begins_anew_ = has_states_ = false;
   has_all_records_ = true;
   parts_.on_whole();

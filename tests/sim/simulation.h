@@ -35,6 +35,8 @@ enum class Fault {
   kPublishesUnsynced,  // of journals beside them
   kStaleJournal,       // likewise: that of an earlier generation is taken
   kStepBehind,         // likewise: what it goes on from lacks the last step
+  kGoesOnAlone,  // likewise: one that has ended is not waited for, before that is stored
+  kWholeEarly,   // likewise: one that begins anew is whole with its first block
   kLosesRecord,
   kStaleBackup,
   kHalfBackup,

@@ -12,7 +12,11 @@
 namespace syncline {
 
 bool Job::CanWaitFor(size_t place) const {
-  return CanWaitForServers() && (!IsFenced() || place_journals_[place].lost.empty());
+  if (!CanWaitForServers()) return false;
+  if (!IsFenced()) return true;
+  // In the first epoch there is nothing in it yet.
+  const bool has_begun = !committed_.empty() || homecoming_;
+  return has_begun && place_journals_[place].lost.empty();
 }
 
 // For what is said of a job that fails.

@@ -61,6 +61,13 @@ class JobJournals : public CoordinatorTest {
     Say(3, JobConfigured{id_, 5});
     return Last<syncline::TakeOver>(3).value().generation;
   }
+  void Restart() {
+    coordinator_ = std::make_unique<Coordinator>(CoordinatorOptions{
+        .timeouts = Timeouts::Derive(kFailureTimeout), .expected_servers = 2});
+    ASSERT_TRUE(coordinator_->Restore({state_, records_}, specs_.reader()).ok());
+    told_.clear();
+    Take(coordinator_->Apply(Start{}, now_));
+  }
   JobView Shown() const { return coordinator_->View(now_).jobs.at(0); }
 
   uint32_t id_ = 0;
@@ -195,6 +202,33 @@ TEST_F(JobJournals, OneThatBeganAnewIs) {
   EXPECT_FALSE(Last<ConfigureJob>(5).has_value());
   ServerComes(6, {0}, {generation});
   EXPECT_TRUE(Last<ConfigureJob>(6).has_value());
+}
+
+// Backups are lost with a coordinator, journals are as they were; what it may not have heard
+// servers say again.
+TEST_F(JobJournals, WhatCountsOutlivesTheCoordinator) {
+  const uint32_t generation = TakeOver();
+  const ServerWelcome welcome = Last<ServerWelcome>(3).value();
+  Restart();
+  EXPECT_THAT(Shown().backups[0].journal_lost, HasSubstr("take-over"));
+  Say(30, ServerHello{.name = "stand_in",
+                      .shard_addresses = {"memory"},
+                      .identity = ServerIdentity{welcome.server, welcome.incarnation},
+                      .held = {{.job = id_, .run = "r"}}});
+  EXPECT_TRUE(Last<BackupGone>(30).has_value());
+  Say(30, JournalWhole{id_, generation});
+  EXPECT_THAT(Shown().backups[0].journal_lost, IsEmpty());
+  Say(30, JournalLost{id_, "it is full"});
+  const uint32_t next = Last<JournalGone>(30)->generation;
+  EXPECT_GT(next, generation);
+  Restart();
+  EXPECT_EQ(Shown().backups[0].journal_lost, "it is full");
+  Say(31, ServerHello{.name = "stand_in",
+                      .shard_addresses = {"memory"},
+                      .identity = ServerIdentity{welcome.server, welcome.incarnation},
+                      .held = {{.job = id_, .run = "r"}}});
+  Say(31, JournalLost{id_, "it is full"});
+  EXPECT_EQ(Last<JournalGone>(31)->generation, next);
 }
 
 TEST_F(JobJournals, RightAfterATakeOverADeathEndsTheJob) {

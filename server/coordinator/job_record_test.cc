@@ -43,13 +43,17 @@ TEST(JobRecord, SaysWhereServersAreAndWhoHasNoBackup) {
                                          .host = "b:17",
                                          .shard_addresses = {"address"},
                                          .moved_in = 5,
-                                         .backup_lost = "the cable broke"}}};
+                                         .backup_lost = "the cable broke",
+                                         .journal_generation = 17,
+                                         .journal_lost = "the disk is full"}}};
   const auto read = ParseJobRecord(WriteJobRecord(record));
   ASSERT_TRUE(read.ok()) << read.status();
   ASSERT_EQ(read->servers.size(), 1u);
   EXPECT_EQ(read->servers[0].host, "b:17");
   EXPECT_EQ(read->servers[0].moved_in, 5u);
   EXPECT_EQ(read->servers[0].backup_lost, "the cable broke");
+  EXPECT_EQ(read->servers[0].journal_generation, 17u);
+  EXPECT_EQ(read->servers[0].journal_lost, "the disk is full");
 }
 
 // ---- What is stored ----

@@ -169,6 +169,9 @@ void Job::WaitForJournal(size_t place, CoordinatorOutputs& outputs) {
   if (!backups_.empty() && std::exchange(backups_[place].is_being_made, false)) {
     DropStandIn(place, "its server died before it had all", outputs);
   }
+  if (!backups_.empty() && backups_[place].lost.empty()) {
+    backups_[place].lost = "its server is lost";
+  }
   const std::string what =
       absl::StrCat("waits for ", NameOf(servers_[place]),
                    "; start it again with its --journal-dir: it goes on from there");

@@ -150,10 +150,21 @@ absl::Status Player::Scan() {
 
 absl::Status Player::ChooseStep() {
   uint64_t last = std::numeric_limits<uint64_t>::max();
+  uint64_t furthest = 0;
   for (const auto& [block, version] : reached_) {
-    if (IsTrained(block)) last = std::min(last, version);
+    if (!IsTrained(block)) continue;
+    last = std::min(last, version);
+    furthest = std::max(furthest, version);
   }
   summary_.last = last;
+  // No worker runs ahead of a block by more: ShardLog.
+  constexpr uint64_t kFurthestBehind = 2;
+  if (!IsAsync() && last < furthest && furthest - last > kFurthestBehind) {
+    summary_.torn.push_back(absl::StrCat(
+        "some blocks come to step ", last, " only, and others to ", furthest,
+        ": a journal had ended, or the directory is missing of a server that took the "
+        "place of another"));
+  }
   if (IsAsync()) {  // blocks have no step in common: each as far as it came
     if (options_.to) {
       return absl::InvalidArgumentError(

@@ -4,6 +4,7 @@
 #include <limits>
 #include <memory>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "absl/strings/escaping.h"
@@ -178,6 +179,9 @@ void ServerNode::OnJournalWhole(uint32_t id, uint32_t generation) {
   absl::MutexLock lock(&mutex_);
   const auto job = jobs_.find(id);
   if (job == jobs_.end() || job->second.journal_lost) return;
+  // It may have ended again before this thread came to say so.
+  const auto state = journal_->State(id);
+  if (!state || !state->error.empty()) return;
   job->second.whole_generation = generation;
   outbox_.push_back(JournalWhole{id, generation});
   changed_.SignalAll();
@@ -185,6 +189,10 @@ void ServerNode::OnJournalWhole(uint32_t id, uint32_t generation) {
 
 // To a coordinator that may not have heard it.
 void ServerNode::SayJournals() {
+  std::erase_if(outbox_, [](const MemberBody& said) {
+    return std::holds_alternative<JournalLost>(said) ||
+           std::holds_alternative<JournalWhole>(said);
+  });
   for (const auto& [id, job] : jobs_) {
     if (job.journal_lost) outbox_.push_back(JournalLost{id, *job.journal_lost});
     if (job.whole_generation > 0) {

@@ -227,6 +227,16 @@ void LastingHosts::FillDisk(size_t which) {
   for (const Node& node : host.nodes) {
     if (node.process->is_configured()) node.process->EndJournal();
   }
+  // All die about when the coordinator hears of it.
+  if (OneIn(parts_.random, 2)) {
+    parts_.events.After(absl::Milliseconds(Between(parts_.random, 0, 6)), [this] {
+      Hosts up;
+      for (size_t i = 0; i < hosts_.size(); ++i) {
+        if (!hosts_[i]->nodes.empty()) up.insert(i);
+      }
+      Kill(up, Fate::kComesBack);
+    });
+  }
   parts_.events.After(absl::Milliseconds(Between(parts_.random, 1, 800)), [this, which] {
     hosts_[which]->disk.is_full = false;
     for (const Node& node : hosts_[which]->nodes) node.process->TryJournal();
@@ -235,7 +245,7 @@ void LastingHosts::FillDisk(size_t which) {
 
 void LastingHosts::PlanCrashes() {
   Random& random = parts_.random;
-  for (uint64_t failures = random() % 3; failures > 0; --failures) {
+  for (uint64_t failures = random() % 4; failures > 0; --failures) {
     const size_t which = random() % places();
     parts_.progress.Somewhere(absl::Milliseconds(400 << (random() % 4)),
                               [=, this] { FillDisk(which); });

@@ -29,8 +29,12 @@ void RecordSender::Take(const ShardRecord& record) {
   const RecordBytes written = WriteRecord(record);
   const Buffer bytes = Gather({Slice::Borrowed(ByteView(written.head)), written.payload});
   const auto* step = std::get_if<StepRecord>(&record.what);
-  if (step != nullptr) highest_ = std::max(highest_, step->step + 1);
   unacknowledged_.emplace_back(++taken_, step != nullptr ? step->step : highest_);
+  if (step != nullptr) highest_ = std::max(highest_, step->step + 1);
+  // All before it is in that.
+  if (const auto* state = std::get_if<BlockStateRecord>(&record.what)) {
+    highest_ = std::max(highest_, state->saved->version);
+  }
   if (endpoint_ == nullptr) {
     unsent_.emplace_back(taken_, Slice::Of(bytes));
   } else {

@@ -207,11 +207,12 @@ TEST_F(JobJournals, OneThatBeganAnewIs) {
 // Backups are lost with a coordinator, journals are as they were; what it may not have heard
 // servers say again.
 TEST_F(JobJournals, WhatCountsOutlivesTheCoordinator) {
+  const std::string name = absl::StrCat("stand_in", Last<HoldBackup>(2)->order);
   const uint32_t generation = TakeOver();
   const ServerWelcome welcome = Last<ServerWelcome>(3).value();
   Restart();
   EXPECT_THAT(Shown().backups[0].journal_lost, HasSubstr("take-over"));
-  Say(30, ServerHello{.name = "stand_in",
+  Say(30, ServerHello{.name = name,
                       .shard_addresses = {"memory"},
                       .identity = ServerIdentity{welcome.server, welcome.incarnation},
                       .held = {{.job = id_, .run = "r"}}});
@@ -223,7 +224,7 @@ TEST_F(JobJournals, WhatCountsOutlivesTheCoordinator) {
   EXPECT_GT(next, generation);
   Restart();
   EXPECT_EQ(Shown().backups[0].journal_lost, "it is full");
-  Say(31, ServerHello{.name = "stand_in",
+  Say(31, ServerHello{.name = name,
                       .shard_addresses = {"memory"},
                       .identity = ServerIdentity{welcome.server, welcome.incarnation},
                       .held = {{.job = id_, .run = "r"}}});

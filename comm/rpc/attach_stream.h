@@ -34,7 +34,7 @@ namespace syncline {
 
 // Both sides of a stream must speak the same version; proto/README.md says when it
 // changes.
-inline constexpr uint32_t kProtocolVersion = 6;
+inline constexpr uint32_t kProtocolVersion = 7;
 
 struct AttachOptions {
   std::string address;  // of the coordinator

@@ -273,11 +273,6 @@ class Job {
 
     bool IsThere() const { return lost.empty(); }
   };
-  // Of one place, in jobs with journals and backups: which journal counts (job_journals.cc).
-  struct PlaceJournal {
-    uint32_t generation = 0;
-    std::string lost = {};  // why it is none, until that generation is whole
-  };
   bool IsFenced() const { return spec_.IsJournaled() && spec_.HasBackups(); }
   // Somebody may come with all that the place has told of.
   bool CanWaitFor(size_t place) const;

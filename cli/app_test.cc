@@ -312,6 +312,7 @@ TEST(ExitCodes, FollowTheFailureThenTheCode) {
   EXPECT_EQ(with(Failure::kJobRefused), 7);
   EXPECT_EQ(with(Failure::kDeviceFailed), 8);
   EXPECT_EQ(with(Failure::kRetryable), 138);
+  EXPECT_EQ(with(Failure::kExcluded), 140);
   EXPECT_EQ(with(Failure::kNone), 1);
   EXPECT_EQ(ExitCodeOf(absl::OkStatus()), 0);
   EXPECT_EQ(ExitCodeOf(absl::InvalidArgumentError("x")), 2);

@@ -44,8 +44,8 @@ void ShowLines(const std::string& what, const auto& lines) {
 }
 
 std::string DescribeFailure(const WorkerPlan& worker, const ProcessEvent& event) {
-  return absl::StrFormat("worker %d failed with %s after %.1f s", worker.rank,
-                         DescribeExit(event.wait_status),
+  return absl::StrFormat("worker %d %s after %.1f s", worker.rank,
+                         HowItFailed(event.wait_status),
                          absl::ToDoubleSeconds(event.lived));
 }
 
@@ -62,11 +62,6 @@ Failure FailureOfWorker(int wait_status) {
       failure == Failure::kVersionMismatch || failure == Failure::kJobRefused ||
       failure == Failure::kDeviceFailed;
   return is_of_the_job ? failure : Failure::kNone;
-}
-
-std::string SignalName(int signal) {
-  if (signal == SIGINT) return "SIGINT (Ctrl-C)";
-  return signal == SIGTERM ? "SIGTERM" : strsignal(signal);
 }
 
 }  // namespace
@@ -343,7 +338,8 @@ absl::Status Launcher::OnWorkerFailure(const WorkerPlan& worker,
   std::string who = DescribeFailure(worker, event);
   const auto error = ReadWorkerError(ErrorPath(worker.name));
   const std::string said = error ? absl::StrCat(": ", error->message) : "";
-  if (MayStartAgain(worker.rank)) {
+  const bool was_excluded = FailureOfExit(event.wait_status) == Failure::kExcluded;
+  if (!was_excluded && MayStartAgain(worker.rank)) {
     const int restarts = ++restarts_[worker.rank];
     const int in_a_row = fruitless_[worker.rank].NoteRestart();
     const absl::Duration pause = PauseBefore(in_a_row, options_.restart_pause);
@@ -356,12 +352,14 @@ absl::Status Launcher::OnWorkerFailure(const WorkerPlan& worker,
     restart_at_[worker.rank] = absl::Now() + pause;
     return absl::OkStatus();
   }
-  if (restarts_[worker.rank] < options_.max_restarts) {
+  if (!was_excluded && restarts_[worker.rank] < options_.max_restarts) {
     absl::StrAppend(&who, "; ", fruitless_[worker.rank].Describe());
   }
   ++failed_;
   const bool is_last_here = failed_ == static_cast<int>(plan_.workers.size());
-  if (!is_last_here && plan_.world_size - failed_ >= plan_.min_workers) {
+  // The coordinator has seen to it that enough of them stay.
+  if (!is_last_here &&
+      (was_excluded || plan_.world_size - failed_ >= plan_.min_workers)) {
     Say(absl::StrCat(who, said, "; ", plan_.world_size - failed_,
                      " workers go on; its log stays: ", LogPath(worker.name)));
     Report(worker, event, "the others go on");

@@ -3,6 +3,8 @@
 #include <sys/wait.h>
 
 #include <algorithm>
+#include <csignal>
+#include <cstring>
 #include <vector>
 
 #include "absl/strings/ascii.h"
@@ -37,9 +39,22 @@ Failure FailureOfExit(int wait_status) {
       return Failure::kDeviceFailed;
     case kExitRetryable:
       return Failure::kRetryable;
+    case kExitExcluded:
+      return Failure::kExcluded;
     default:
       return Failure::kNone;
   }
+}
+
+std::string HowItFailed(int wait_status) {
+  return FailureOfExit(wait_status) == Failure::kExcluded
+             ? "was excluded from its job as a straggler, and is not started again,"
+             : absl::StrCat("failed with ", DescribeExit(wait_status));
+}
+
+std::string SignalName(int signal) {
+  if (signal == SIGINT) return "SIGINT (Ctrl-C)";
+  return signal == SIGTERM ? "SIGTERM" : strsignal(signal);
 }
 
 std::string LastWords(const ProcessEvent& event) {

@@ -14,6 +14,11 @@ namespace syncline {
 // Exit codes of our own services keep their meaning.
 Failure FailureOfExit(int wait_status);
 
+// "failed with exit code 3".
+std::string HowItFailed(int wait_status);
+// "SIGINT (Ctrl-C)".
+std::string SignalName(int signal);
+
 // The last thing that a process had to say, in its own words if it failed as ours do:
 // ": disk is full", or nothing.
 std::string LastWords(const ProcessEvent& event);

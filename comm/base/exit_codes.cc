@@ -26,6 +26,8 @@ int ExitCodeOf(const absl::Status& status) {
       return kExitDeviceFailed;
     case Failure::kRetryable:
       return kExitRetryable;
+    case Failure::kExcluded:
+      return kExitExcluded;
     case Failure::kNone:
       break;
   }

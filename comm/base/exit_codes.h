@@ -21,6 +21,7 @@ enum ExitCode : int {
   kExitDeviceFailed = 8,   // a GPU: a new process may help, on that machine or another
   kExitInterrupted = 130,  // 128 + SIGINT
   kExitRetryable = 138,    // stalled or servers lost: starting again is safe
+  kExitExcluded = 140,     // from its job, as a straggler: not to be started again here
   kExitTerminated = 143,   // 128 + SIGTERM, after a clean stop
 };
 

@@ -29,6 +29,7 @@ enum class Failure {
   kJobRefused,       // for example a second job with the same name
   kDeviceFailed,     // a GPU failed, or what ran on it, and with it this process
   kRetryable,        // stalled, or servers were lost: starting again is safe
+  kExcluded,         // a worker that held up all others: on this host it is to wait
 };
 
 inline constexpr char kFailurePayloadUrl[] = "syncline.Failure";
@@ -39,7 +40,7 @@ struct FailureName {
 };
 
 // Names are the payload's bytes on the wire: they may be added to, never changed.
-inline constexpr std::array<FailureName, 8> kFailureNames = {{
+inline constexpr std::array<FailureName, 9> kFailureNames = {{
     {Failure::kUsage, "usage"},
     {Failure::kPortInUse, "port_in_use"},
     {Failure::kStateUnusable, "state_unusable"},
@@ -48,6 +49,7 @@ inline constexpr std::array<FailureName, 8> kFailureNames = {{
     {Failure::kJobRefused, "job_refused"},
     {Failure::kDeviceFailed, "device_failed"},
     {Failure::kRetryable, "retryable"},
+    {Failure::kExcluded, "excluded"},
 }};
 
 inline absl::Status WithFailure(absl::Status status, Failure failure) {

@@ -258,6 +258,7 @@ struct ExcludeWorker {
   std::string job = {};
   uint32_t rank = 0;
   std::string why = {};
+  std::optional<uint32_t> incarnation = std::nullopt;  // none: whichever it is now
 };
 // A worker's process has failed, says its launcher: words of somebody else.
 struct WorkerExit {

@@ -30,7 +30,7 @@ void Coordinator::Impl::AnswerGoals() {
     if (known == answering_.end()) {
       known = answering_.emplace(job->id(), Answering{job->answers(), GoalAnswers(*spec)})
                   .first;
-      known->second.answers.Resume(job->exclusions(), now_);
+      if (job->was_restored()) known->second.answers.Resume(job->exclusions(), now_);
     }
     if (std::exchange(known->second.setting, job->answers()) != job->answers()) {
       known->second.answers.Set(*spec);
@@ -64,8 +64,9 @@ void Coordinator::Impl::LookForAnswer(Job& job, GoalAnswers& answers) {
   }
   answers.Gave(answer, now_);
   if (answer.kind == AnswerKind::kStaleness) {  // the job says whom it excludes
-    say(absl::StrCat("workers may be ", answer.staleness,
-                     " steps ahead from now on: ", answer.why),
+    say(absl::StrCat("workers may be ", answer.staleness, " step",
+                     answer.staleness == 1 ? "" : "s",
+                     " ahead from now on: ", answer.why),
         true);
   }
 }
@@ -74,8 +75,11 @@ absl::Status Coordinator::Impl::Give(const Answer& answer, Job& job) {
   const std::string& name = job.declared()->spec.name;
   switch (answer.kind) {
     case AnswerKind::kExcludeStraggler:
-      return job.Exclude({.job = name, .rank = answer.rank, .why = answer.why}, now_,
-                         outputs_);
+      return job.Exclude({.job = name,
+                          .rank = answer.rank,
+                          .why = answer.why,
+                          .incarnation = answer.incarnation},
+                         now_, outputs_);
     case AnswerKind::kStaleness: {
       ServerMemories memory;
       for (const auto& [number, server] : servers_) memory[number] = MemoryOf(server);

@@ -1,4 +1,5 @@
 // What the coordinator does by itself when a job misses its goals.
+#include "comm/base/failure.h"
 #include "server/coordinator/coordinator_restart_test_util.h"
 
 namespace syncline {
@@ -42,7 +43,7 @@ class CoordinatorAnswers : public CoordinatorRestart {
   void HelloOn(ConnectionId connection, uint32_t rank, const std::string& name) {
     JobSpec job = TwoTensors(2);
     job.settings.goals = "step_p95_ms<=150";
-    job.settings.answers = "exclude_straggler";
+    job.settings.answers = "exclude_straggler,min_workers=1";
     SayHello(connection, job,
              {.rank = rank, .run_id = "run", .name = name, .session_key = connection});
   }
@@ -56,13 +57,14 @@ class CoordinatorAnswers : public CoordinatorRestart {
 };
 
 TEST_F(CoordinatorAnswers, ExcludesAStragglerAndTheOthersGoOn) {
-  Begin("exclude_straggler");
+  Begin("exclude_straggler,min_workers=1");
   Train(120, {{10, 40}, {11, 195}});
   ASSERT_TRUE(closed_.contains(11));
   EXPECT_TRUE(absl::IsAborted(closed_.at(11))) << closed_.at(11);
   const std::string told(closed_.at(11).message());
   EXPECT_THAT(told, HasSubstr("was excluded from job 'job': its own part of a step takes "
                               "195 ms, 4.9 times as long as that of the next slowest"));
+  EXPECT_EQ(FailureOf(closed_.at(11)), Failure::kExcluded);
   EXPECT_THAT(told, HasSubstr("goal step_p95_ms<=150 is missed: "));
   EXPECT_THAT(told, HasSubstr("from another host at once, from this one in 10m"));
   EXPECT_THAT(Said(EventKind::kAnswer),
@@ -73,7 +75,7 @@ TEST_F(CoordinatorAnswers, ExcludesAStragglerAndTheOthersGoOn) {
   EXPECT_THAT(Said(EventKind::kEpoch).back(),
               HasSubstr("with 1 member: worker 1 () was excluded"));
   EXPECT_EQ(Shown().epoch_changes.at("answer"), 1u);
-  EXPECT_EQ(Shown().answers->setting, "exclude_straggler");
+  EXPECT_EQ(Shown().answers->setting, "exclude_straggler,min_workers=1");
   EXPECT_EQ(Shown().answers->given.at("exclude_straggler"), 1u);
   EXPECT_EQ(Members(), 1u);
   Train(600, {{10, 40}});
@@ -88,10 +90,11 @@ TEST_F(CoordinatorAnswers, AreNoneUnlessTheyAreSaid) {
   Train(300, {{10, 40}, {11, 195}});
   EXPECT_FALSE(closed_.contains(11));
   EXPECT_FALSE(Shown().answers);
-  ASSERT_TRUE(Update("exclude_straggler,factor=2.0").status.ok());
+  ASSERT_TRUE(Update("exclude_straggler,min_workers=1,factor=2.0").status.ok());
   EXPECT_THAT(Said(EventKind::kSettings),
-              ElementsAre("answers from none to exclude_straggler"));
-  EXPECT_THAT(Update("exclude_straggler").changed.changes, IsEmpty()) << "the same";
+              ElementsAre("answers from none to exclude_straggler,min_workers=1"));
+  EXPECT_THAT(Update("exclude_straggler,min_workers=1").changed.changes, IsEmpty())
+      << "the same";
   Train(100, {{10, 40}, {11, 195}});
   EXPECT_TRUE(closed_.contains(11));
   ASSERT_TRUE(Update("none").status.ok());
@@ -100,7 +103,7 @@ TEST_F(CoordinatorAnswers, AreNoneUnlessTheyAreSaid) {
 }
 
 TEST_F(CoordinatorAnswers, DoNothingForAJobWithoutGoals) {
-  Begin("exclude_straggler");
+  Begin("exclude_straggler,min_workers=1");
   ASSERT_TRUE(Call(UpdateJob{.job = "job", .goals = "none"}).status.ok());
   Train(300, {{10, 40}, {11, 195}});
   EXPECT_FALSE(closed_.contains(11));
@@ -109,7 +112,7 @@ TEST_F(CoordinatorAnswers, DoNothingForAJobWithoutGoals) {
 }
 
 TEST_F(CoordinatorAnswers, LeaveASuccessorOutsideOnTheSameHostOnly) {
-  Begin("exclude_straggler");
+  Begin("exclude_straggler,min_workers=1");
   Train(120, {{10, 40}, {11, 195}});
   ASSERT_EQ(Members(), 1u);
   HelloOn(12, 1, "");  // of the host that its predecessor was on
@@ -122,7 +125,7 @@ TEST_F(CoordinatorAnswers, LeaveASuccessorOutsideOnTheSameHostOnly) {
 }
 
 TEST_F(CoordinatorAnswers, LetASuccessorInOnceItsTimeIsOver) {
-  Begin("exclude_straggler");
+  Begin("exclude_straggler,min_workers=1");
   Train(120, {{10, 40}, {11, 195}});
   HelloOn(12, 1, "");
   Train(599, {{10, 40}, {12, 0}});
@@ -131,7 +134,7 @@ TEST_F(CoordinatorAnswers, LetASuccessorInOnceItsTimeIsOver) {
 }
 
 TEST_F(CoordinatorAnswers, OutliveTheCoordinator) {
-  Begin("exclude_straggler");
+  Begin("exclude_straggler,min_workers=1");
   Train(120, {{10, 40}, {11, 195}});
   ASSERT_EQ(Members(), 1u);
   epoch_ = Last<CommitEpoch>(1)->epoch;
@@ -140,7 +143,7 @@ TEST_F(CoordinatorAnswers, OutliveTheCoordinator) {
   WorkerReturns(0);
   PassTime(absl::Seconds(1));
   ASSERT_EQ(Shown().phase, "running") << Shown().reason;
-  EXPECT_EQ(Shown().answers->setting, "exclude_straggler");
+  EXPECT_EQ(Shown().answers->setting, "exclude_straggler,min_workers=1");
   HelloOn(12, 1, "");
   EXPECT_EQ(Members(), 1u) << "it is still out";
   servers_ = {10, 20};
@@ -154,7 +157,7 @@ TEST_F(CoordinatorAnswers, LetWorkersRunAhead) {
   EXPECT_EQ(Shown().mode, "ssp:staleness=1");
   EXPECT_THAT(Said(EventKind::kSettings), Contains(HasSubstr("mode from ")));
   EXPECT_THAT(Said(EventKind::kAnswer).front(),
-              HasSubstr("workers may be 1 steps ahead from now on: workers wait for each "
+              HasSubstr("workers may be 1 step ahead from now on: workers wait for each "
                         "other for 50 % of a step"));
 }
 
@@ -170,6 +173,29 @@ TEST_F(CoordinatorAnswers, AreRefusedWhereTheyBringNothing) {
   Begin("none");
   EXPECT_TRUE(absl::IsInvalidArgument(Update("staleness<=8").status));
   EXPECT_THAT(Said(EventKind::kSettings), IsEmpty());
+}
+
+TEST_F(CoordinatorAnswers, ExcludeNoProcessButTheOneThatIsMeant) {
+  Begin("none");
+  const uint32_t incarnation = welcomes_.at(1).incarnation;
+  const auto exclude = [&](uint32_t which) {
+    return Call(ExcludeWorker{.job = "job", .rank = 1, .incarnation = which}).status;
+  };
+  EXPECT_TRUE(absl::IsNotFound(exclude(incarnation + 1)));
+  EXPECT_FALSE(closed_.contains(11));
+  EXPECT_TRUE(exclude(incarnation).ok());
+}
+
+TEST_F(CoordinatorAnswers, AreStoredBeforeTheWorkerHearsOfIt) {
+  Begin("none");
+  bool is_stored = false;
+  for (const CoordinatorOutput& output :
+       coordinator_->Apply(ExcludeWorker{.job = "job", .rank = 1}, now_)) {
+    if (std::get_if<StoreRecord>(&output) != nullptr) is_stored = true;
+    const bool is_told = std::get_if<CloseMember>(&output) != nullptr;
+    EXPECT_TRUE(is_stored || !is_told);
+  }
+  EXPECT_TRUE(is_stored);
 }
 
 TEST_F(CoordinatorAnswers, ExcludeNobodyWhoIsNoMemberAndNotTheLastOne) {

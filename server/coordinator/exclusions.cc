@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "comm/base/printable.h"
+#include "server/coordinator/member_names.h"
 
 namespace syncline {
 namespace {
@@ -12,19 +13,28 @@ namespace {
 constexpr absl::Duration kFirstWait = absl::Minutes(10);
 constexpr absl::Duration kLongestWait = absl::Hours(1);
 constexpr uint32_t kMostDoublings = 3;
-
-std::string HostOf(const std::string& name) { return name.substr(0, name.rfind(':')); }
+constexpr size_t kMostRecords = 256;
 
 }  // namespace
 
 void Exclusions::Add(uint32_t rank, const std::string& name, absl::Duration now) {
-  Record& record = records_[rank];
-  const std::string host = HostOf(name);
-  record = {.host = host, .times = record.host == host ? record.times + 1 : 1, .at = now};
+  Record& record = records_[{rank, HostOfMember(name)}];
+  ++record.times;
+  record.at = now;
+  ++count_;
+  if (records_.size() > kMostRecords) ForgetOldest();
 }
 
-absl::Duration Exclusions::Wait(uint32_t rank) const {
-  const auto record = records_.find(rank);
+void Exclusions::ForgetOldest() {
+  // Of those without a time nothing is known but that they were before.
+  const auto oldest = std::ranges::min_element(records_, {}, [](const auto& entry) {
+    return entry.second.at.value_or(-absl::InfiniteDuration());
+  });
+  records_.erase(oldest);
+}
+
+absl::Duration Exclusions::Wait(uint32_t rank, const std::string& name) const {
+  const auto record = records_.find({rank, HostOfMember(name)});
   if (record == records_.end()) return absl::ZeroDuration();
   const uint32_t doublings = std::min(record->second.times - 1, kMostDoublings);
   return std::min(kFirstWait * (1 << doublings), kLongestWait);
@@ -32,44 +42,40 @@ absl::Duration Exclusions::Wait(uint32_t rank) const {
 
 bool Exclusions::MayJoin(uint32_t rank, const std::string& name,
                          absl::Duration now) const {
-  const auto record = records_.find(rank);
-  if (record == records_.end() || record->second.host != HostOf(name)) return true;
-  return record->second.at && now - *record->second.at >= Wait(rank);
+  const auto record = records_.find({rank, HostOfMember(name)});
+  if (record == records_.end()) return true;
+  return record->second.at && now - *record->second.at >= Wait(rank, name);
 }
 
-std::string Exclusions::Why(uint32_t rank, absl::Duration now) const {
-  const auto record = records_.find(rank);
-  if (record == records_.end()) return "";
-  const absl::Duration left = Wait(rank) - (now - record->second.at.value_or(now));
+std::string Exclusions::Why(uint32_t rank, const std::string& name,
+                            absl::Duration now) const {
+  if (MayJoin(rank, name, now)) return "";
+  const Record& record = records_.at({rank, HostOfMember(name)});
+  const absl::Duration left = Wait(rank, name) - (now - record.at.value_or(now));
   return absl::StrFormat(
       "rank %u was excluded on host %s, where it held up all others; it may join again "
       "in "
       "%.0f s, and on another host at once",
-      rank, Printable(record->second.host), absl::ToDoubleSeconds(left));
-}
-
-uint32_t Exclusions::count() const {
-  uint32_t count = 0;
-  for (const auto& [rank, record] : records_) count += record.times;
-  return count;
+      rank, Printable(HostOfMember(name)), absl::ToDoubleSeconds(left));
 }
 
 std::vector<RecordedExclusion> Exclusions::ToRecord() const {
   std::vector<RecordedExclusion> recorded;
-  for (const auto& [rank, record] : records_) {
-    recorded.push_back({rank, record.host, record.times});
+  for (const auto& [key, record] : records_) {
+    recorded.push_back({key.first, key.second, record.times});
   }
   return recorded;
 }
 
-void Exclusions::Restore(const std::vector<RecordedExclusion>& recorded) {
+void Exclusions::Restore(const std::vector<RecordedExclusion>& recorded, uint32_t count) {
   for (const RecordedExclusion& one : recorded) {
-    records_[one.rank] = {.host = one.host, .times = std::max(one.times, 1U)};
+    records_[{one.rank, one.host}] = {.times = std::max(one.times, 1U)};
   }
+  count_ = count;
 }
 
 void Exclusions::Tick(absl::Duration now) {
-  for (auto& [rank, record] : records_) {
+  for (auto& [key, record] : records_) {
     if (!record.at) record.at = now;
   }
 }

@@ -6,6 +6,8 @@
 //   exclusions.MayJoin(3, "gpu7:9001", now);   // false
 //   exclusions.MayJoin(3, "gpu8:12", now);     // true
 //
+// The last 256 pairs of rank and host are known; how many exclusions there were, always.
+//
 // Thread safety: none; pure, but for what it remembers.
 #pragma once
 
@@ -13,6 +15,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/time/time.h"
@@ -32,24 +35,28 @@ class Exclusions {
   void Add(uint32_t rank, const std::string& name, absl::Duration now);
   bool MayJoin(uint32_t rank, const std::string& name, absl::Duration now) const;
   // How long a successor on the same host waits, from the exclusion on.
-  absl::Duration Wait(uint32_t rank) const;
-  // Why that rank waits.
-  std::string Why(uint32_t rank, absl::Duration now) const;
+  absl::Duration Wait(uint32_t rank, const std::string& name) const;
+  // Why that worker waits; empty: it does not.
+  std::string Why(uint32_t rank, const std::string& name, absl::Duration now) const;
 
   // Of all ranks, together.
-  uint32_t count() const;
+  uint32_t count() const { return count_; }
   std::vector<RecordedExclusion> ToRecord() const;
-  // As if each had been done at the first Tick.
-  void Restore(const std::vector<RecordedExclusion>& recorded);
+  // As if each had been done at the first Tick; `count` in all.
+  void Restore(const std::vector<RecordedExclusion>& recorded, uint32_t count);
   void Tick(absl::Duration now);
 
  private:
   struct Record {
-    std::string host = {};
     uint32_t times = 0;
     std::optional<absl::Duration> at = std::nullopt;
   };
-  std::map<uint32_t, Record> records_;  // by rank
+  using Key = std::pair<uint32_t, std::string>;  // rank and host
+
+  void ForgetOldest();
+
+  std::map<Key, Record> records_;
+  uint32_t count_ = 0;
 };
 
 }  // namespace syncline

@@ -17,7 +17,7 @@ TEST(Exclusions, KeepAHostOutForTenMinutesAndAnotherOneNotAtAll) {
   EXPECT_TRUE(exclusions.MayJoin(2, "b:19", kThen)) << "its neighbour";
   EXPECT_FALSE(exclusions.MayJoin(1, "b:18", kThen + absl::Seconds(599)));
   EXPECT_EQ(
-      exclusions.Why(1, kThen + absl::Seconds(599)),
+      exclusions.Why(1, "b:18", kThen + absl::Seconds(599)),
       "rank 1 was excluded on host b, where it held up all others; it may join again "
       "in 1 s, and on another host at once");
   EXPECT_TRUE(exclusions.MayJoin(1, "b:18", kThen + absl::Minutes(10)));
@@ -27,10 +27,37 @@ TEST(Exclusions, LastLongerEachTimeAndAnHourAtMost) {
   Exclusions exclusions;
   for (const int minutes : {10, 20, 40, 60, 60}) {
     exclusions.Add(1, "b:17", kThen);
-    EXPECT_EQ(exclusions.Wait(1), absl::Minutes(minutes));
+    EXPECT_EQ(exclusions.Wait(1, "b:1"), absl::Minutes(minutes));
   }
   exclusions.Add(1, "c:17", kThen);
-  EXPECT_EQ(exclusions.Wait(1), absl::Minutes(10)) << "another host is another machine";
+  EXPECT_EQ(exclusions.Wait(1, "c:1"), absl::Minutes(10))
+      << "another host is another machine";
+}
+
+TEST(Exclusions, AreKnownOfEachHostOfARank) {
+  Exclusions exclusions;
+  exclusions.Add(1, "b:17", kThen);
+  exclusions.Add(1, "c:3", kThen + absl::Minutes(1));
+  EXPECT_EQ(exclusions.count(), 2u);
+  EXPECT_FALSE(exclusions.MayJoin(1, "b:18", kThen + absl::Minutes(2)));
+  EXPECT_FALSE(exclusions.MayJoin(1, "c:4", kThen + absl::Minutes(2)));
+  exclusions.Add(1, "b:18", kThen + absl::Minutes(11));
+  EXPECT_EQ(exclusions.Wait(1, "b:1"), absl::Minutes(20)) << "the second one there";
+  EXPECT_EQ(exclusions.count(), 3u);
+}
+
+TEST(Exclusions, AreCountedAlsoWhenTheOldestAreForgotten) {
+  Exclusions exclusions;
+  for (uint32_t rank = 0; rank < 300; ++rank) {
+    exclusions.Add(rank, "b:1", kThen + absl::Seconds(rank));
+  }
+  EXPECT_EQ(exclusions.ToRecord().size(), 256u);
+  EXPECT_EQ(exclusions.count(), 300u);
+  EXPECT_TRUE(exclusions.MayJoin(43, "b:2", kThen + absl::Seconds(300)));
+  EXPECT_FALSE(exclusions.MayJoin(44, "b:2", kThen + absl::Seconds(300)));
+  Exclusions after;
+  after.Restore(exclusions.ToRecord(), exclusions.count());
+  EXPECT_EQ(after.count(), 300u);
 }
 
 TEST(Exclusions, OutliveTheCoordinatorAsIfTheyWereDoneJustThen) {
@@ -40,7 +67,7 @@ TEST(Exclusions, OutliveTheCoordinatorAsIfTheyWereDoneJustThen) {
   before.Add(4, "c:1", kThen);
   EXPECT_EQ(before.count(), 3u);
   Exclusions after;
-  after.Restore(before.ToRecord());
+  after.Restore(before.ToRecord(), before.count());
   EXPECT_EQ(after.count(), 3u);
   EXPECT_FALSE(after.MayJoin(1, "b:19", absl::Hours(9))) << "no tick yet";
   after.Tick(absl::Hours(10));

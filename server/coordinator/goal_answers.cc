@@ -12,6 +12,7 @@ namespace syncline {
 namespace {
 
 constexpr absl::Duration kBarredFor = absl::Hours(1);
+constexpr uint32_t kMostPerHour = 20;  // that a setting may allow (comm/job/answers.cc)
 // As SynclineGoalMissed: the budget of an hour is spent in ten minutes, and is.
 constexpr double kShortBurn = 6;
 constexpr double kLongBurn = 1;
@@ -44,14 +45,23 @@ double Gain(const Goal& goal, double before, double value) {
 }
 
 // Without the slowest of so many: the others take fewer samples, in less time.
-double GainOfExclusion(GoalKind kind, double ratio, size_t members) {
+double GainOfExclusion(GoalKind kind, const Straggler& straggler, size_t members) {
   const auto n = static_cast<double>(members);
-  return kind == GoalKind::kSamplesPerSecond ? ratio * (n - 1) / n : ratio;
+  const double gain = straggler.gain();
+  return kind == GoalKind::kSamplesPerSecond ? gain * (n - 1) / n : gain;
 }
 
 size_t Inside(const JobView& job) {
   return static_cast<size_t>(std::ranges::count_if(
       job.members, [](const MemberView& member) { return !member.is_outside; }));
+}
+
+// Of whom it is not known whether they are still there.
+const MemberView* FindSilent(const JobView& job) {
+  const auto silent = std::ranges::find_if(job.members, [](const MemberView& member) {
+    return !member.is_outside && member.is_silent;
+  });
+  return silent == job.members.end() ? nullptr : &*silent;
 }
 
 // In mode "ssp:staleness=3"; none in others.
@@ -66,24 +76,30 @@ std::optional<uint64_t> StalenessOf(const JobView& job) {
 }  // namespace
 
 void GoalAnswers::Resume(uint32_t exclusions, absl::Duration now) {
-  if (exclusions == 0) return;
   paused_since_ = now;
-  excluded_at_.assign(std::min(exclusions, spec_.per_hour), now);
+  if (exclusions == 0) return;
+  excluded_at_.assign(std::min(exclusions, kMostPerHour), now);
+  bars_[static_cast<size_t>(AnswerKind::kExcludeStraggler)] = {
+      now + kBarredFor, "whether the last one helped was lost with the coordinator"};
 }
 
 void GoalAnswers::Set(AnswerSpec spec) {
-  if (spec.factor != spec_.factor) stragglers_ = StragglerWatch(spec.factor);
+  // It may not have been looked at for long.
+  stragglers_ = StragglerWatch(spec.factor);
   spec_ = spec;
 }
 
 void GoalAnswers::JudgeLast(const std::vector<GoalView>& goals, absl::Duration now,
                             std::vector<AnswerNews>& news) {
   if (!last_ || last_->is_judged || now - last_->at < spec_.pause) return;
-  last_->is_judged = true;
   const Answer& answer = last_->answer;
   const auto goal = std::ranges::find(
       goals, answer.goal.kind, [](const GoalView& view) { return view.goal.kind; });
-  if (goal == goals.end() || !goal->now) return;  // that goal is no more
+  const bool is_there = goal != goals.end();
+  // What a window says that began before is of both.
+  if (is_there && (!goal->now || goal->now_age > now - last_->at)) return;
+  last_->is_judged = true;
+  if (!is_there) return;
   const double value = *goal->now;
   const bool helped =
       answer.goal.IsMetBy(value) || Gain(answer.goal, answer.value, value) >= kHelpsBy;
@@ -121,10 +137,10 @@ std::string GoalAnswers::WhyNotExclude(const JobView& job, const std::vector<Nee
                         ") none is left");
   }
   const bool gains = std::ranges::any_of(needs, [&](const Need& need) {
-    return GainOfExclusion(need.goal->goal.kind, stragglers_.suspect()->ratio(),
-                           members) >= kHelpsBy;
+    return GainOfExclusion(need.goal->goal.kind, *stragglers_.suspect(), members) >=
+           kHelpsBy;
   });
-  return gains ? "" : "the others would make no more samples in a second without it";
+  return gains ? "" : "the goal would be hardly closer without it";
 }
 
 std::optional<Answer> GoalAnswers::Exclude(const JobView& job,
@@ -145,7 +161,7 @@ std::optional<Answer> GoalAnswers::Exclude(const JobView& job,
     return std::nullopt;
   }
   const auto need = std::ranges::max_element(needs, {}, [&](const Need& one) {
-    return GainOfExclusion(one.goal->goal.kind, suspect.ratio(), Inside(job));
+    return GainOfExclusion(one.goal->goal.kind, suspect, Inside(job));
   });
   return Answer{
       .kind = AnswerKind::kExcludeStraggler,
@@ -215,11 +231,15 @@ AnswerVerdict GoalAnswers::Look(const JobView& job, const std::vector<GoalView>&
     state_ = absl::StrCat("the job is ", job.phase);
   } else if (needs.empty()) {
     state_ = "its goals are met, or were not missed for long enough";
+  } else if (const MemberView* silent = FindSilent(job)) {
+    state_ = absl::StrCat(Named(silent->rank, silent->name), " is silent");
+  } else if (last_ && !last_->is_judged && now - last_->at >= spec_.pause) {
+    state_ = "waits for a window of its goal that says what the last one brought";
   } else if (paused_since_ && now - *paused_since_ < spec_.pause) {
     state_ = absl::StrCat("waits ", Seconds(spec_.pause - (now - *paused_since_)),
                           " to see what the last one brings");
   } else if (const auto& suspect = stragglers_.suspect(); spec_.excludes && suspect) {
-    if (suspect->lasted >= spec_.after) {
+    if (suspect->IsOneFor(spec_.after)) {
       verdict.answer = Exclude(job, needs, now, verdict.news);
     } else {
       state_ = absl::StrCat("all wait for ", Named(suspect->rank, suspect->name), " for ",

@@ -13,10 +13,11 @@
 //   staleness          of mode ssp, with no such worker, while members wait for each other
 //
 // What keeps it from harm: answers are `pause` apart, and when it is over each is judged by
-// its goal. One that brought nothing was the wrong one: no other of its kind for an hour.
-// Exclusions are `per_hour` at most and leave `min_workers` members. What an earlier life of
-// the coordinator did counts as done just now. A job that stands still, changes its epoch or
-// waits for anybody is left alone, and so is one without goals.
+// its goal, in a window that began after it. One that brought nothing was the wrong one: no
+// other of its kind for an hour. Exclusions are `per_hour` at most and leave `min_workers`
+// members. What an earlier life of the coordinator did counts as done just now, and an
+// exclusion as one that brought nothing. A job that stands still, changes its epoch, waits
+// for anybody or has a silent member is left alone, and so is one without goals.
 //
 // Thread safety: none; pure, but for what it remembers.
 #pragma once

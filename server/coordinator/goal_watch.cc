@@ -353,7 +353,11 @@ std::vector<GoalView> GoalWatch::View(absl::Duration now) const {
                                     .missed_windows = MissedWindows(kept, now),
                                     .met_seconds = kept.met_seconds,
                                     .missed_seconds = kept.missed_seconds});
-    if (!kept.windows.empty()) view.now = kept.windows.back().value;
+    if (!kept.windows.empty()) {
+      const Window& last = kept.windows.back();
+      view.now = last.value;
+      view.now_age = now - last.end + last.length;
+    }
     if (kept.misses_at) {
       view.missed_in = std::max(*kept.misses_at - now, absl::ZeroDuration());
     }

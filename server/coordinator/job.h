@@ -144,7 +144,7 @@ class Job {
                                          const ServerMemories& memory,
                                          CoordinatorOutputs& outputs);
   // Ends a member that holds up the others (goal_answers.h). FailedPrecondition says why it
-  // cannot be; NotFound when there is none.
+  // cannot be; NotFound when there is none, or another process has its rank.
   absl::Status Exclude(const ExcludeWorker& exclude, absl::Duration now,
                        CoordinatorOutputs& outputs);
   // How many have finished before. FailedPrecondition when it cannot be.
@@ -191,6 +191,8 @@ class Job {
   const std::string& answers() const { return spec_.settings.answers; }
   // Of its workers, by all lives of the coordinator.
   uint32_t exclusions() const { return exclusions_.count(); }
+  // An earlier life of the coordinator began it.
+  bool was_restored() const { return was_restored_; }
   // What the first worker declared. Null once it is over.
   const std::shared_ptr<const DeclaredJob>& declared() const { return declared_; }
   bool IsOver() const { return phase_ == Phase::kOver; }
@@ -382,6 +384,8 @@ class Job {
   void DropSilent(absl::Duration now, CoordinatorOutputs& outputs);
   void EndStalls(absl::Duration now, CoordinatorOutputs& outputs);
   std::vector<StallMember> StallMembers() const;
+  // FailedPrecondition: what would end with that member.
+  absl::Status CheckMayLack(uint32_t rank) const;
   void AwaitAnswers(absl::Duration now, CoordinatorOutputs& outputs);
   std::string UnansweredQuestion(std::set<uint32_t>& servers) const;
   void OrderCut(CoordinatorOutputs& outputs);
@@ -463,6 +467,7 @@ class Job {
   std::optional<Change> change_;
   RecordedEpoch begun_;  // the last epoch that servers were told
   bool is_recorded_ = false;
+  bool was_restored_ = false;
   bool change_is_due_ = false;  // also when nobody has come or gone
   std::optional<Homecoming> homecoming_;
   uint64_t barriers_ = 0;  // that are over

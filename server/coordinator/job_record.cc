@@ -242,6 +242,7 @@ absl::StatusOr<JobRecord> RecordFrom(const Json& json) {
   if (json.contains("answers")) {
     record.answers = absl::HexStringToBytes(json.at("answers").get<std::string>());
     record.excluded = ExclusionsFrom(json.at("excluded"));
+    record.exclusions = json.at("exclusions");
   }
   if (json.contains("decision")) {
     record.decision = DecisionFrom(json.at("decision"), record.id);
@@ -271,6 +272,7 @@ std::string WriteJobRecord(const JobRecord& record) {
                {"goals", Hex(record.goals)},
                {"answers", Hex(record.answers)},
                {"excluded", ToJson(record.excluded)},
+               {"exclusions", record.exclusions},
                {"update_is_due", record.update_is_due},
                {"decided", record.decided},
                {"step", record.step},

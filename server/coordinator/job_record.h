@@ -51,6 +51,7 @@ struct JobRecord {
   std::string goals = "none";      // likewise
   std::string answers = "none";    // likewise
   std::vector<RecordedExclusion> excluded = {};
+  uint32_t exclusions = 0;     // in all
   bool update_is_due = false;  // which no epoch has brought yet
   // As they were then; servers know better.
   LossScalerState scaler = {};

@@ -37,6 +37,7 @@ JobRecord Job::ToRecord() const {
                       .goals = spec_.settings.goals,
                       .answers = spec_.settings.answers,
                       .excluded = exclusions_.ToRecord(),
+                      .exclusions = exclusions_.count(),
                       .update_is_due = next_training_ || brings_update,
                       .scaler = decisions_.scaling().scaler,
                       .skipped = decisions_.scaling().skipped,
@@ -92,7 +93,8 @@ void Job::Take(const JobRecord& record, std::shared_ptr<const JobPlacement> plac
   spec_.training = record.training;
   spec_.settings.goals = record.goals;
   spec_.settings.answers = record.answers;
-  exclusions_.Restore(record.excluded);
+  exclusions_.Restore(record.excluded, record.exclusions);
+  was_restored_ = true;
   plan_ = PlanOf(spec_.training);
   if (record.update_is_due) next_training_ = record.training;
   decisions_.Resume(record.decided, {record.scaler, record.skipped});

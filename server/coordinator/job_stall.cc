@@ -3,8 +3,10 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "comm/base/failure.h"
 #include "comm/base/status.h"
 #include "server/coordinator/job.h"
+#include "server/coordinator/member_names.h"
 
 namespace syncline {
 namespace {
@@ -98,10 +100,33 @@ bool Job::MayJoin(uint32_t rank, const std::string& name, absl::Duration now) co
 std::string Job::WhyOutside(uint32_t rank, absl::Duration now) const {
   if (awaited_workers() > 0) return WhoIsAwaited();
   const bool is_excluded = !exclusions_.MayJoin(rank, workers_.at(rank).name, now);
-  return is_excluded ? exclusions_.Why(rank, now) : readmission_.Why(rank);
+  return is_excluded ? exclusions_.Why(rank, workers_.at(rank).name, now)
+                     : readmission_.Why(rank);
 }
 
 // ---- Ranks that hold up the others ----
+
+absl::Status Job::CheckMayLack(uint32_t rank) const {
+  const auto insiders = [this](const std::string& host) {
+    return std::ranges::count_if(workers_, [&](const auto& entry) {
+      return !entry.second.outside &&
+             (host.empty() || HostOfMember(entry.second.name) == host);
+    });
+  };
+  if (insiders("") < 2) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(Named(rank), " is the only member of job '", spec_.name, "'"));
+  }
+  const std::string host = HostOfMember(workers_.at(rank).name);
+  const bool serves = std::ranges::any_of(servers_, [&](const JobServer& server) {
+    return !host.empty() && HostOfMember(server.host) == host;
+  });
+  if (!serves || insiders(host) > 1) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat(Named(rank),
+                   " is the last worker of a host that has servers of the job, which its "
+                   "launcher may end with it"));
+}
 
 absl::Status Job::Exclude(const ExcludeWorker& exclude, absl::Duration now,
                           CoordinatorOutputs& outputs) {
@@ -111,21 +136,24 @@ absl::Status Job::Exclude(const ExcludeWorker& exclude, absl::Duration now,
     return absl::NotFoundError(
         absl::StrCat("job '", spec_.name, "' has no member of rank ", exclude.rank));
   }
-  const auto insiders = std::ranges::count_if(
-      workers_, [](const auto& entry) { return !entry.second.outside; });
-  if (insiders < 2) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        Named(exclude.rank), " is the only member of job '", spec_.name, "'"));
+  if (exclude.incarnation && *exclude.incarnation != worker->second.incarnation) {
+    return absl::NotFoundError(absl::StrCat(Named(exclude.rank), " is another process"));
   }
+  SYNCLINE_RETURN_IF_ERROR(CheckMayLack(exclude.rank));
   const std::string who = Named(exclude.rank);
+  if (!stops_.Forget(exclude.rank)) lost_.insert(exclude.rank);
   exclusions_.Add(exclude.rank, worker->second.name, now);
+  Store(outputs);  // before anybody knows of it
+  const absl::Duration wait = exclusions_.Wait(exclude.rank, worker->second.name);
   outputs.push_back(CloseMember{
       worker->second.connection,
-      absl::AbortedError(absl::StrCat(
-          who, " was excluded from job '", spec_.name, "': ", exclude.why,
-          "; the others go on. Connect again to rejoin: from another host at once, from "
-          "this one in ",
-          absl::FormatDuration(exclusions_.Wait(exclude.rank))))});
+      WithFailure(
+          absl::AbortedError(absl::StrCat(
+              who, " was excluded from job '", spec_.name, "': ", exclude.why,
+              "; the others go on. Connect again to rejoin: from another host at once, "
+              "from this one in ",
+              absl::FormatDuration(wait))),
+          Failure::kExcluded)});
   outputs.push_back(
       LogReason{absl::StrCat("job '", spec_.name, "': excludes ", who, ": ", exclude.why),
                 LogReason::Level::kWarning});

@@ -130,6 +130,7 @@ JobView Job::View(absl::Duration now, const LostServers& lost) const {
                             .waiting = worker.beat.waiting,
                             .is_outside = worker.outside,
                             .heartbeat_age = now - heard_at,
+                            .is_silent = worker.is_awaited || MayBeDead(worker, now),
                             .left_out = worker.left_out,
                             .compression = worker.beat.compression,
                             .phases = worker.beat.phases,

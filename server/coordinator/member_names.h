@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <string>
 #include <string_view>
 
 #include "absl/status/status.h"
@@ -12,6 +13,11 @@ namespace syncline {
 
 // HOST:PID, or what --advertise says; a host's name has at most 253 bytes.
 inline constexpr size_t kMaxMemberNameBytes = 320;
+
+// Of "gpu7:4711": "gpu7".
+inline std::string HostOfMember(const std::string& name) {
+  return name.substr(0, name.rfind(':'));
+}
 
 inline absl::Status CheckUnlessEmpty(std::string_view what, std::string_view name,
                                      size_t max_bytes) {

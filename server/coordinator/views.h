@@ -51,7 +51,8 @@ struct MemberView {
   bool waiting = false;
   bool is_outside = false;  // it waits until it may join
   absl::Duration heartbeat_age = {};
-  uint64_t left_out = 0;  // steps that a quorum made without it
+  bool is_silent = false;  // of late: it may be dying
+  uint64_t left_out = 0;   // steps that a quorum made without it
   CompressionFigures compression = {};
   WorkerPhases phases = {};
   uint64_t samples = 0;          // that it has contributed
@@ -114,6 +115,7 @@ struct RecoveryView {
 struct GoalView {
   Goal goal = {};
   std::optional<double> now = std::nullopt;  // in the last window; none: none is over
+  absl::Duration now_age = {};               // since that window began
   bool is_missed = false;                    // of late, for some windows in a row
   double budget = 0;                         // share of the last hour that may be missed
   double budget_left = 1;                    // of it, 0 to 1

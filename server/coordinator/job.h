@@ -172,9 +172,7 @@ class Job {
   // All workers left, and its last step is being saved: another job of its name waits.
   bool IsEnding() const { return saves_last_ && !IsOver(); }
   // Whether only servers may be missing.
-  bool IsFull() const {
-    return phase_ == Phase::kGathering && workers_.size() >= spec_.workers;
-  }
+  bool IsFull() const;
   // What it takes on that server: from its placement until it is over.
   uint64_t BytesOn(uint32_t server) const;
   // Ends when there is no placement, or the servers lack memory. REQUIRES: IsFull(), and
@@ -290,9 +288,7 @@ class Job {
   void ViewServers(JobView& view, const LostServers& lost) const;
   void ViewProgress(JobView& view) const;
   uint32_t Participants(uint64_t step) const;
-  bool IsAwaited(uint32_t server) const {
-    return homecoming_ && homecoming_->servers.contains(server);
-  }
+  bool IsAwaited(uint32_t server) const;
   void AskForBackups(CoordinatorOutputs& outputs);
   void AskForBackup(size_t place, const JobServer& holder, CoordinatorOutputs& outputs);
   bool HasBackup(size_t place) const;
@@ -333,7 +329,6 @@ class Job {
   void ListShardAddresses();
   void FinishHomecoming(const JobServer& server, const HeldJob& held,
                         CoordinatorOutputs& outputs);
-
   void Take(const JobRecord& record, std::shared_ptr<const JobPlacement> placement);
   void RepeatDecision(CoordinatorOutputs& outputs);
   bool HasQuorum() const { return spec_.training.sync().has_quorum(); }

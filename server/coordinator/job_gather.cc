@@ -189,6 +189,10 @@ void Job::OnConfigured(uint32_t server, uint64_t step, CoordinatorOutputs& outpu
   MaybeRun(outputs);
 }
 
+bool Job::IsFull() const {
+  return phase_ == Phase::kGathering && workers_.size() >= spec_.workers;
+}
+
 // Once all servers have it, and their backups.
 void Job::MaybeRun(CoordinatorOutputs& outputs) {
   const auto is_ready = [](const Backup& one) { return one.is_ready || !one.IsThere(); };

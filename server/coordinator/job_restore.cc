@@ -348,4 +348,8 @@ void Job::SayWhoIsBack(CoordinatorOutputs& outputs) {
                                            " of ", committed_.size(), " members")});
 }
 
+bool Job::IsAwaited(uint32_t server) const {
+  return homecoming_ && homecoming_->servers.contains(server);
+}
+
 }  // namespace syncline

@@ -1,30 +1,66 @@
 #include "cli/launch_answers.h"
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "comm/base/failure.h"
-#include "comm/base/status.h"
 #include "comm/job/answers.h"
 
 namespace syncline {
+namespace {
+
+absl::Status Refused(absl::string_view why) {
+  return WithFailure(absl::InvalidArgumentError(absl::StrCat("--answers", why)),
+                     Failure::kUsage);
+}
+
+// What would end with a worker that is excluded.
+absl::Status CheckGoesOn(const RunOptions& options, const LaunchPlan& plan) {
+  if (plan.min_workers >= plan.world_size) {
+    return Refused(
+        " exclude_straggler takes a worker out of the job, and it is not started again; "
+        "say with --min-workers how many are to stay");
+  }
+  if (IsOneNode(options.nnodes) || (plan.servers == 0 && !plan.starts_coordinator)) {
+    return absl::OkStatus();
+  }
+  return Refused(
+      " exclude_straggler: what this launcher serves to workers on other nodes ends with "
+      "the last worker here, should that be excluded; start coordinator and servers "
+      "apart "
+      "(syncline serve), and say --coordinator and --servers 0");
+}
+
+}  // namespace
 
 absl::StatusOr<std::string> AnswersFor(const RunOptions& options,
                                        const LaunchPlan& plan) {
   const std::string said = options.Setting("answers");
-  SYNCLINE_ASSIGN_OR_RETURN(const AnswerSpec answers, ParseAnswers(said));
-  if (!answers.excludes) return said;
-  const bool may_lack_some = plan.min_workers < plan.world_size;
-  if (!may_lack_some && options.max_restarts == 0) {
-    return WithFailure(
-        absl::InvalidArgumentError(
-            "--answers exclude_straggler takes a worker out of the job, and the run "
-            "would "
-            "be stopped without it; say with --min-workers how many are to stay, or with "
-            "--max-restarts that it is started again, to join later"),
-        Failure::kUsage);
+  const absl::StatusOr<AnswerSpec> answers = ParseAnswers(said);
+  if (!answers.ok()) {
+    absl::string_view why = answers.status().message();
+    absl::ConsumePrefix(&why, "answers: ");
+    return Refused(absl::StrCat(": ", why));
   }
-  // With local aggregation members are hosts.
-  if (!may_lack_some || answers.min_workers > 0 || options.local_aggregation) return said;
-  return absl::StrCat(said, ",min_workers=", plan.min_workers);
+  if (!answers->excludes) return said;
+  if (const absl::Status fits = CheckGoesOn(options, plan); !fits.ok()) return fits;
+  if (options.local_aggregation) {
+    if (answers->min_workers > 0) return said;
+    return Refused(
+        " exclude_straggler with --local-aggregation needs min_workers=N, the hosts that "
+        "have to stay: there a worker is a host");
+  }
+  const auto least = static_cast<uint32_t>(plan.min_workers);
+  if (answers->min_workers >= least) return said;
+  if (answers->min_workers > 0) {
+    return Refused(absl::StrCat(": min_workers=", answers->min_workers,
+                                " is less than --min-workers ", least,
+                                ", without which the run ends"));
+  }
+  std::string told = absl::StrCat(said, ",min_workers=", least);
+  if (told.size() <= kMaxAnswersBytes) return told;
+  return Refused(absl::StrCat(
+      " has ", said.size(), " bytes, and with min_workers=", least, " more than the ",
+      kMaxAnswersBytes, " that are allowed; leave out blanks and zeros"));
 }
 
 }  // namespace syncline

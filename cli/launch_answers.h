@@ -11,8 +11,9 @@
 namespace syncline {
 
 // The value for the workers: with the launcher's --min-workers, where it says nothing of how
-// many have to stay. InvalidArgument (Failure::kUsage) when the run would end with a worker
-// that is excluded. REQUIRES: `plan` has its sizes.
+// many have to stay. InvalidArgument (Failure::kUsage) when it is wrong, or the run, or what
+// other nodes need of this one, would end with a worker that is excluded. REQUIRES: `plan`
+// has its sizes and its services.
 absl::StatusOr<std::string> AnswersFor(const RunOptions& options, const LaunchPlan& plan);
 
 }  // namespace syncline

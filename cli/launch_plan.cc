@@ -213,7 +213,8 @@ absl::Status CheckSettings(const RunOptions& options) {
     if (may_be_none && options.given_empty.contains(name)) {
       return Usage(absl::StrCat(FlagOf(setting), " is empty; write none for no ", name));
     }
-    if (value.empty()) continue;
+    // Answers may lack what --min-workers says: AnswersFor.
+    if (value.empty() || name == "answers") continue;
     const absl::Status fits = SetJobSetting(setting, value, settings);
     if (fits.ok()) continue;
     absl::string_view why = fits.message();  // which may begin with the setting's name
@@ -438,11 +439,11 @@ absl::StatusOr<LaunchPlan> MakeLaunchPlan(const RunOptions& options,
     return Usage(absl::StrCat("--min-workers ", plan.min_workers, " is more than the ",
                               sizes.world, " workers of the job"));
   }
-  RunOptions told = options;
-  SYNCLINE_ASSIGN_OR_RETURN(told.settings["answers"], AnswersFor(options, plan));
   plan.starts_coordinator = options.coordinator.empty();
   plan.servers =
       options.servers >= 0 ? options.servers : (plan.starts_coordinator ? 1 : 0);
+  RunOptions told = options;
+  SYNCLINE_ASSIGN_OR_RETURN(told.settings["answers"], AnswersFor(options, plan));
   // Each would otherwise take the same memory for its own.
   if (plan.servers > 0) {
     plan.server_memory_bytes =

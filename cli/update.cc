@@ -69,7 +69,7 @@ absl::StatusOr<JobChange> ChangeOf(const UpdateOptions& options) {
       !options.goals && !options.answers) {
     return Usage(
         "nothing to change: give --option lr=1e-4, --schedule cosine, --mode ssp:4, "
-        "--goals 'step_p95_ms<=150' or --answers exclude_straggler");
+        "--goals 'step_p95_ms<=150' or --answers 'staleness<=8'");
   }
   if (options.schedule.empty() && !options.schedule_options.empty()) {
     return Usage("--schedule-option needs --schedule: a schedule is replaced as a whole");

@@ -113,7 +113,12 @@ std::string CanonicalCodecs(std::string_view codec) { return CanonicalTransfer(c
 absl::Status CheckGoals(const std::string& goals) { return ParseGoals(goals).status(); }
 
 absl::Status CheckAnswers(const std::string& answers) {
-  return ParseAnswers(answers).status();
+  const absl::StatusOr<AnswerSpec> spec = ParseAnswers(answers);
+  if (!spec.ok() || !spec->excludes || spec->min_workers > 0) return spec.status();
+  return absl::InvalidArgumentError(
+      "answers: 'exclude_straggler' needs min_workers=N, the workers that have to stay; "
+      "whatever starts the workers must go on with as few (syncline run --min-workers N "
+      "says it by itself)");
 }
 
 const JobSetting* FindJobSetting(std::string_view name) {

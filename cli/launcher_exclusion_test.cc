@@ -1,0 +1,38 @@
+// What becomes of a run of which the coordinator has excluded a worker.
+#include <algorithm>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "cli/launcher_test_util.h"
+#include "comm/base/exit_codes.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace syncline {
+namespace {
+
+using ::testing::HasSubstr;
+
+TEST_F(LauncherTest, GoesOnWithoutAWorkerThatIsExcluded) {
+  options_.workers = 3;
+  options_.max_restarts = 3;
+  options_.restart_pause = absl::ZeroDuration();
+  const auto code = Run(absl::StrCat("echo $RANK >> ", Path("ran"),
+                                     "; if [ $RANK = 1 ]; then exit 140; fi"));
+  ASSERT_TRUE(code.ok()) << code.status();
+  const std::string ran = Read("ran");
+  EXPECT_EQ(std::ranges::count(ran, '1'), 1) << "it is not started again";
+}
+
+TEST_F(LauncherTest, EndsWithItsLastWorkerThatIsExcluded) {
+  options_.max_restarts = 3;
+  options_.restart_pause = absl::ZeroDuration();
+  const auto code = Run("exit 140");
+  EXPECT_EQ(ExitCodeOf(code.status()), kExitFatal);
+  EXPECT_THAT(std::string(code.status().message()),
+              HasSubstr("worker 0 was excluded from its job as a straggler, and is not "
+                        "started again, after "));
+}
+
+}  // namespace
+}  // namespace syncline

@@ -103,6 +103,7 @@ class Check(OptimizerTest):
         weights, norms = 'write "weights:every=STEPS"', 'write "grad_norm:z=NUMBER,every=STEPS"'
         for check, why in {
                 "norms:every=1": "'norms' is no check; there are \"weights:every=STEPS\" and \"grad_norm:z=NUMBER,every=STEPS\"", "": "'' is no check; there are",
+                "weights:,every=10": f"'' is no option of weights; {weights}", "grad_norm:z=3,,": f"'' is no option of grad_norm; {norms}",
                 "weights": f"lacks every=; {weights}", "weights:every=0": f"every is '0', {steps}", "weights:every=-1": f"every is '-1', {steps}",
                 "weights:every=1.5": f"every is '1.5', {steps}", "weights:every=99999999999": f"every is '99999999999', {steps}",
                 "weights:z=4,every=1": f"'z=4' is no option of weights; {weights}",

@@ -100,7 +100,7 @@ def _options_of(kind: str, text: str) -> dict[str, float]:
     needed = {"weights": "every", "grad_norm": "z"}[kind]
     allowed = ("every",) if kind == "weights" else ("z", "every")
     options: dict[str, float] = {}
-    for part in filter(None, text.split(",")):
+    for part in text.split(",") if text else ():
         name, _, value = part.partition("=")
         if name not in allowed:
             raise ValueError(f"{part!r} is no option of {kind}; write {_KINDS[kind]}")

@@ -52,6 +52,7 @@ TEST(JobSettings, DefaultsAreAllowed) {
 }
 
 TEST(JobSettings, RefusalsSayWhatIsAllowed) {
+  EXPECT_THAT(Refusal("answers", "exclude_straggler"), HasSubstr("needs min_workers=N"));
   EXPECT_EQ(Refusal("durability", "paper"),
             "durability is 'paper', allowed are none, disk, peer and disk+peer");
   for (const char* wrong : {"0", "10001", "-1", "three"}) {

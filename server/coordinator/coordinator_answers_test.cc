@@ -172,6 +172,8 @@ TEST_F(CoordinatorAnswers, AreRefusedWhereTheyBringNothing) {
   }
   Begin("none");
   EXPECT_TRUE(absl::IsInvalidArgument(Update("staleness<=8").status));
+  EXPECT_THAT(std::string(Update("exclude_straggler").status.message()),
+              HasSubstr("needs min_workers=N"));
   EXPECT_THAT(Said(EventKind::kSettings), IsEmpty());
 }
 

@@ -257,7 +257,7 @@ absl::Status CheckAnswers(const std::string& answers, const SyncMode& sync) {
         "answers: 'staleness' is of jobs that begin in mode ssp, such as ssp:0, which "
         "makes the steps of bsp (docs/modes.md)");
   }
-  return absl::OkStatus();
+  return CheckAnswers(answers);
 }
 
 absl::Status ValidateJob(const JobSpec& spec) {

@@ -18,7 +18,7 @@ import cluster
 @unittest.skipIf(cluster.jsonschema is None, "no jsonschema: no status is compared with its schema")
 class StatusSchema(cluster.ClusterTest):
     worker_env = {"SYNCLINE_DURABILITY": "peer", "SYNCLINE_GOALS": "step_p95_ms<=60000,participation>=0.01",
-                  "SYNCLINE_ANSWERS": "exclude_straggler"}
+                  "SYNCLINE_ANSWERS": "exclude_straggler,min_workers=1"}
 
     def test_a_running_job_and_the_admin_port_are_as_the_schema_says(self):
         workers = [self.worker(rank, 2, "--steps", "100000", "--step-ms", "20") for rank in range(2)]
@@ -31,7 +31,7 @@ class StatusSchema(cluster.ClusterTest):
         cluster.jsonschema.validate(status, schema)
         self.assertEqual(len(status["jobs"][0]["backups"]), 2)
         self.assertEqual([goal["goal"] for goal in status["jobs"][0]["goals"]], ["step_p95_ms", "participation"])
-        self.assertEqual(status["jobs"][0]["answers"]["setting"], "exclude_straggler")
+        self.assertEqual(status["jobs"][0]["answers"]["setting"], "exclude_straggler,min_workers=1")
         status["jobs"][0]["backups"][0]["another"] = 1
         with self.assertRaisesRegex(cluster.jsonschema.ValidationError, "another"):
             cluster.jsonschema.validate(status, schema)

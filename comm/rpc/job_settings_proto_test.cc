@@ -52,7 +52,8 @@ TEST(JobSettingsProto, HaveTheBytesThatTheyHadBefore) {
             "1803"              //   3: 3
             "22046175746f"      //   4: "auto"
             "9208046e6f6e65"    // 130: "none"
-            "d20f046e6f6e65");  // 250: "none", later
+            "d20f046e6f6e65"    // 250: "none", later
+            "da0f046e6f6e65");  // 251: likewise
 }
 
 }  // namespace

@@ -196,8 +196,9 @@ bool Job::IsFree(uint32_t number) const {
 
 void Job::ReplaceServers(const std::vector<JobServer>& attached,
                          CoordinatorOutputs& outputs) {
-  for (auto& [place, missing] : missing_) {
+  for (auto& [lost, missing] : missing_) {
     if (missing.successor) continue;
+    const size_t place = lost;
     const auto found = std::ranges::find_if(attached, [&](const JobServer& one) {
       return IsFree(one.server) && FitsFor(one, place);
     });

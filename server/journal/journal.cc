@@ -279,8 +279,8 @@ std::optional<absl::Status> Journal::Lose(Job& job, const absl::Status& why) {
       "; the disk may have dropped what was written, so this server ends. "
       "Of job '",
       job.head.job, "' all steps below ", job.state.durable,
-      " are on the disk: mend it, or copy what it has to another, and start the server "
-      "again with that --journal-dir"));
+      " are on the disk: mend it, or move what it has to another, so that there is one "
+      "copy, and start the server again with that --journal-dir"));
   options_.log.Error("a sync of the journal failed: this server ends",
                      {{"job", job.id},
                       {"version", job.state.durable},

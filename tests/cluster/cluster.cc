@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "absl/synchronization/notification.h"
 #include "comm/base/check.h"
 #include "comm/base/status.h"
@@ -163,6 +164,13 @@ absl::Status Worker::Train(const SessionOptions& options, const WorkerPlan& plan
     end_.members = session->Stats().members;
     const absl::MutexLock lock(&mutex_);
     ++steps_;
+  }
+  // What the coordinator says may come after the steps that follow from it.
+  const absl::Time limit = absl::Now() + kPatience;
+  while (plan.last_members != 0 && end_.members != plan.last_members &&
+         absl::Now() < limit) {
+    absl::SleepFor(absl::Milliseconds(1));
+    end_.members = session->Stats().members;
   }
   return plan.vanish ? absl::OkStatus() : session->Leave();
 }

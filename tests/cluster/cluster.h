@@ -74,7 +74,8 @@ struct WorkerPlan {
   Until until = nullptr;
   bool vanish = false;  // ends without a goodbye, as a process that dies
   std::vector<uint64_t> shape = {1000};
-  float gradient = 0;  // 0: rank + 1
+  float gradient = 0;         // 0: rank + 1
+  uint32_t last_members = 0;  // leaves once it has heard of so many; 0: at once
 };
 
 struct WorkerEnd {

@@ -58,7 +58,7 @@ TEST(Cluster, TwoWorkersTrainAndHoldTheSameWeights) {
 
 TEST(Cluster, OthersGoOnWithoutAWorkerThatLeaves) {
   Cluster cluster({});
-  Worker stays(cluster.Options(0, 2), {.until = Steps(30)});
+  Worker stays(cluster.Options(0, 2), {.until = Steps(30), .last_members = 1});
   Worker leaves(cluster.Options(1, 2), {.until = Steps(10)});
   EXPECT_TRUE(leaves.End().status.ok()) << leaves.End().status;
   const WorkerEnd& end = stays.End();

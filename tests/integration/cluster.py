@@ -8,6 +8,7 @@ import glob
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -215,6 +216,28 @@ class LeashedTest(ClusterTest):
     def await_steps(self, workers, steps):
         for worker in workers:
             worker.await_line(rf"^step {steps - 1}$")
+
+
+class SmallDisk:
+    """Before a test of servers with journals: server 1 keeps its journal on a disk of 300 MB."""
+
+    def setUp(self):
+        self.disk = tempfile.mkdtemp()
+        self.addCleanup(shutil.rmtree, self.disk)
+        if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=300m", "tmpfs", self.disk]).returncode != 0:
+            self.skipTest("may not mount a small disk here")
+        self.addCleanup(subprocess.run, ["umount", "-l", self.disk])
+        super().setUp()
+
+    def journal(self, which):
+        return self.disk if which == "1" else super().journal(which)
+
+    def fill(self):
+        filler = os.path.join(self.disk, "filler")
+        with open(filler, "wb") as file, self.assertRaisesRegex(OSError, "No space left"):
+            while True:
+                os.posix_fallocate(file.fileno(), os.fstat(file.fileno()).st_size, 4096)
+        return filler
 
 
 class CertifiedTest(unittest.TestCase):

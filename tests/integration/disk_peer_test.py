@@ -6,13 +6,10 @@
 
 import os
 import re
-import shutil
-import subprocess
-import tempfile
 import time
 
 import cluster
-from cluster import LeashedTest
+from cluster import LeashedTest, SmallDisk
 
 STEPS = 130
 
@@ -168,26 +165,8 @@ class DiskPeer(DiskPeerTest):
             self.assertRegex(worker.text(), r"is lost, and .*had no whole journal: it begins anew after a take-over")
 
 
-class DiskOfAHolder(DiskPeerTest):
+class DiskOfAHolder(SmallDisk, DiskPeerTest):
     """Server 1 keeps its journal on a small disk, and holds the backup of the one before it."""
-
-    def setUp(self):
-        self.disk = tempfile.mkdtemp()
-        self.addCleanup(shutil.rmtree, self.disk)
-        if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=300m", "tmpfs", self.disk]).returncode != 0:
-            self.skipTest("may not mount a small disk here")
-        self.addCleanup(subprocess.run, ["umount", "-l", self.disk])
-        super().setUp()
-
-    def journal(self, which):
-        return self.disk if which == "1" else super().journal(which)
-
-    def fill(self):
-        filler = os.path.join(self.disk, "filler")
-        with open(filler, "wb") as file, self.assertRaisesRegex(OSError, "No space left"):
-            while True:
-                os.posix_fallocate(file.fileno(), os.fstat(file.fileno()).st_size, 4096)
-        return filler
 
     def test_is_full_and_the_backup_takes_over_all_the_same(self):
         def disturb():

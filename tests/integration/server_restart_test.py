@@ -8,11 +8,10 @@ import os
 import shutil
 import signal
 import subprocess
-import tempfile
 import time
 
 import cluster
-from cluster import FAILURE_TIMEOUT, LeashedTest
+from cluster import FAILURE_TIMEOUT, LeashedTest, SmallDisk
 
 STEPS = 60
 
@@ -100,26 +99,8 @@ class ServerRestartOverTls(ServerRestartTest):
         self.assert_same_weights(lambda: self.restart(1))
 
 
-class ServerWhoseDiskWasFull(ServerRestartTest):
+class ServerWhoseDiskWasFull(SmallDisk, ServerRestartTest):
     """Server 1 keeps its journal on a small disk."""
-
-    def setUp(self):
-        self.disk = tempfile.mkdtemp()
-        self.addCleanup(shutil.rmtree, self.disk)
-        if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=300m", "tmpfs", self.disk]).returncode != 0:
-            self.skipTest("may not mount a small disk here")
-        self.addCleanup(subprocess.run, ["umount", "-l", self.disk])
-        super().setUp()
-
-    def journal(self, which):
-        return self.disk if which == "1" else super().journal(which)
-
-    def fill(self):
-        filler = os.path.join(self.disk, "filler")
-        with open(filler, "wb") as file, self.assertRaisesRegex(OSError, "No space left"):
-            while True:
-                os.posix_fallocate(file.fileno(), os.fstat(file.fileno()).st_size, 4096)
-        return filler
 
     def await_error(self, what):
         """Status says it after the server's next heartbeat."""

@@ -43,14 +43,14 @@ class Traffic {
   uint64_t messages() const { return messages_; }
   uint64_t blocks() const { return blocks_; }  // messages with a payload
 
-  struct Run {
+  struct Circumstances {
     bool is_async = false;
     bool pulls = false;  // averages and state
     int returns = 0;     // of workers that were away
     int absences = 0;    // of anybody
   };
   // Internal when more arrived than such a run needs.
-  absl::Status Check(const Run& run) const {
+  absl::Status Check(const Circumstances& run) const {
     // In mode asp the newest views are sent anew, twice: before the end and after it, and to
     // each worker that comes back.
     const double factor = !run.is_async ? 1.1 : run.returns == 0 ? 1.3 : 1.5;

@@ -95,6 +95,9 @@ int NextDescriptor() {
 }
 
 TEST_F(TcpDescriptors, WhereNoneIsLeftHalfOfTheLargestSourceGoes) {
+#ifdef SYNCLINE_SANITIZED
+  GTEST_SKIP() << "UndefinedBehaviorSanitizer opens a pipe to look at an object";
+#endif
   Open(std::numeric_limits<int>::max());
   rlimit before = {};
   ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);

@@ -60,7 +60,7 @@ Failure FailureOfWorker(int wait_status) {
   const bool is_of_the_job =
       failure == Failure::kRetryable || failure == Failure::kUnreachable ||
       failure == Failure::kVersionMismatch || failure == Failure::kJobRefused ||
-      failure == Failure::kDeviceFailed;
+      failure == Failure::kDeviceFailed || failure == Failure::kExcluded;
   return is_of_the_job ? failure : Failure::kNone;
 }
 
@@ -366,7 +366,9 @@ absl::Status Launcher::OnWorkerFailure(const WorkerPlan& worker,
     ForgetError(worker);
     return absl::OkStatus();
   }
-  Report(worker, event, "its launcher stops the run");
+  Report(worker, event,
+         was_excluded ? "it was the last one here: its launcher ends"
+                      : "its launcher stops the run");
   const std::optional<FirstFailure> first = FindFirstFailure();
   if (first && first->worker != &worker) {
     if (const auto end = AwaitEnd(first->worker->name);

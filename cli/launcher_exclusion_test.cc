@@ -24,11 +24,12 @@ TEST_F(LauncherTest, GoesOnWithoutAWorkerThatIsExcluded) {
   EXPECT_EQ(std::ranges::count(ran, '1'), 1) << "it is not started again";
 }
 
+// With the code by which a supervisor knows not to start it again on this host.
 TEST_F(LauncherTest, EndsWithItsLastWorkerThatIsExcluded) {
   options_.max_restarts = 3;
   options_.restart_pause = absl::ZeroDuration();
   const auto code = Run("exit 140");
-  EXPECT_EQ(ExitCodeOf(code.status()), kExitFatal);
+  EXPECT_EQ(ExitCodeOf(code.status()), kExitExcluded);
   EXPECT_THAT(std::string(code.status().message()),
               HasSubstr("worker 0 was excluded from its job as a straggler, and is not "
                         "started again, after "));

@@ -385,6 +385,7 @@ void Services::Drain(int signal) {
 }
 
 void Services::Stop() {
+  stop_.LeaveTheNextToTheSystem();
   node_for_admin_ = nullptr;
   if (node_ != nullptr) node_->Stop();
   if (coordinator_ != nullptr) coordinator_->Stop();

@@ -3,6 +3,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include <atomic>
+
 #include "comm/base/env.h"
 #include "comm/base/status.h"
 
@@ -13,6 +15,9 @@ namespace {
 // scrapes.
 constexpr timespec kPeriod = {.tv_sec = 1, .tv_nsec = 0};
 constexpr timespec kConditionPeriod = {.tv_sec = 0, .tv_nsec = 20'000'000};
+constexpr timespec kNow = {};
+
+std::atomic<bool> is_left_to_the_system = false;
 
 }  // namespace
 
@@ -24,7 +29,9 @@ StopSignal::StopSignal() {
 }
 
 // The kernel says who sent it: Next knows it for no signal from outside.
-void StopSignal::End() { kill(getpid(), SIGTERM); }
+void StopSignal::End() {
+  if (!is_left_to_the_system) kill(getpid(), SIGTERM);
+}
 
 void StopSignal::Fail(const absl::Status& status) {
   {
@@ -73,6 +80,13 @@ void StopSignal::WaitFor(const std::function<bool()>& condition, absl::Duration 
     const int signal = Next(kConditionPeriod);
     if (signal == SIGINT || from_outside_ > 1 || !failure().ok()) return;
   }
+}
+
+void StopSignal::LeaveTheNextToTheSystem() {
+  is_left_to_the_system = true;
+  while (Next(kNow) != 0) {
+  }
+  pthread_sigmask(SIG_UNBLOCK, &signals_, nullptr);
 }
 
 }  // namespace syncline

@@ -45,6 +45,10 @@ class StopSignal {
   // Until that is so, or that long. SIGINT, a second signal and a failure end it, too.
   void WaitFor(const std::function<bool()>& condition, absl::Duration limit);
 
+  // What is stopped from here on may hang, on a disk for example: the next signal from
+  // outside ends the process as if nobody handled it. End and Fail do nothing any more.
+  void LeaveTheNextToTheSystem();
+
  private:
   // The next signal, counted if it is from outside; 0 when none comes within `limit`.
   int Next(const timespec& limit);

@@ -123,6 +123,32 @@ TEST(StopSignalDeathTest, OneThatNobodyHasWaitedForIsPending) {
   });
 }
 
+TEST(StopSignalDeathTest, WhatHangsWhenItStopsIsEndedByTheNextSignal) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_EXIT(
+      {
+        StopSignal stop;
+        StopSignal::End();
+        stop.Wait(kNothing).IgnoreError();
+        SendFromOutside(SIGTERM);  // while it still drained
+        stop.LeaveTheNextToTheSystem();
+        stop.Fail(absl::DataLossError("the disk"));
+        SendFromOutside(SIGTERM);
+        for (;;) pause();
+      },
+      ::testing::KilledBySignal(SIGTERM), "");
+}
+
+TEST(StopSignalDeathTest, AWishIsNoSuchSignal) {
+  ExpectThat([] {
+    StopSignal stop;
+    stop.LeaveTheNextToTheSystem();
+    StopSignal::End();
+    stop.Fail(absl::DataLossError("the disk"));
+    return true;
+  });
+}
+
 TEST(StopSignalDeathTest, NobodyWaitsLongerThanTheLimit) {
   ExpectThat([] {
     StopSignal stop;

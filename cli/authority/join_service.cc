@@ -193,7 +193,8 @@ absl::StatusOr<std::string> JoinService::CertificateFor(const v1::CertifyRequest
 void JoinService::Refused(const LogField& shown, const std::string& peer,
                           const absl::Status& why) {
   const std::string reason = Printable(std::string(why.message()), 1000);
-  const uint64_t count = refused_.ToSay(absl::StrCat(HostOfPeer(peer), "\n", reason));
+  const uint64_t count = refused_.ToSay(absl::StrCat(HostOfPeer(peer), "\n", reason),
+                                        absl::StatusCodeToString(why.code()));
   if (count == 0) return;
   options_.log.Warning("refused a machine",
                        {{"reason", reason}, shown, {"peer", peer}, {"refused", count}});

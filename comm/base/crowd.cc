@@ -32,6 +32,16 @@ std::string SourceOf(const sockaddr& address) {
   return absl::StrCat(Numbers(AF_INET6, &host), "/64");
 }
 
+std::string SourceOf(std::string_view peer) {
+  std::string host(peer.substr(0, peer.rfind(':')));
+  if (!host.starts_with('[') || !host.ends_with(']')) return host;
+  host = host.substr(1, host.size() - 2);
+  sockaddr_in6 address = {};
+  address.sin6_family = AF_INET6;
+  if (inet_pton(AF_INET6, host.c_str(), &address.sin6_addr) != 1) return host;
+  return SourceOf(reinterpret_cast<const sockaddr&>(address));
+}
+
 void Crowd::Add(uint64_t id, std::string source) {
   SYNCLINE_CHECK(sources_.empty() || id > sources_.rbegin()->first);
   ++counts_[source];

@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace syncline {
@@ -21,6 +22,9 @@ namespace syncline {
 // "10.0.0.7"; of IPv6 the network, as one host may have all of its addresses:
 // "2001:db8::/64".
 std::string SourceOf(const sockaddr& address);
+// The same of "10.0.0.7:4711" and "[2001:db8::1]:4711"; anything else as it is, without what
+// follows its last colon.
+std::string SourceOf(std::string_view peer);
 
 class Crowd {
  public:

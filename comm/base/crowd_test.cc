@@ -58,6 +58,11 @@ TEST(SourceOf, IsTheAddressAndOfIpv6TheNetwork) {
   EXPECT_EQ(SourceOf(reinterpret_cast<const sockaddr&>(address)), "127.0.0.1");
   EXPECT_EQ(SourceOf6("::ffff:10.0.0.7"), "10.0.0.7");
   EXPECT_EQ(SourceOf6("2001:db8::1:2:3:4"), "2001:db8::/64");
+  EXPECT_EQ(SourceOf("10.0.0.7:4711"), "10.0.0.7");
+  EXPECT_EQ(SourceOf("[2001:db8::1:2:3:4]:4711"), "2001:db8::/64");
+  EXPECT_EQ(SourceOf("[::ffff:10.0.0.7]:4711"), "10.0.0.7");
+  EXPECT_EQ(SourceOf("a/name"), "a/name");
+  EXPECT_EQ(SourceOf("[half:1"), "[half");
 }
 
 }  // namespace

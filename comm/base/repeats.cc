@@ -4,10 +4,10 @@
 
 namespace syncline {
 
-uint64_t Repeats::ToSay(const std::string& kind) {
+uint64_t Repeats::ToSay(const std::string& kind, const std::string& group) {
   absl::MutexLock lock(&mutex_);
   const bool has_room = times_.contains(kind) || times_.size() < kMostKinds;
-  const uint64_t times = ++times_[has_room ? kind : ""];
+  const uint64_t times = has_room ? ++times_[kind] : ++groups_[group];
   return std::has_single_bit(times) ? times : 0;
 }
 

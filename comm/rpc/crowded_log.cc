@@ -3,7 +3,7 @@
 namespace syncline {
 
 void CrowdedLog::Say(const std::string& source) {
-  const uint64_t times = times_.ToSay(source);
+  const uint64_t times = times_.ToSay(source, "");
   if (times == 0) return;
   const std::string reason =
       "many connections wait that have called nothing yet, most of them of this address: "

@@ -121,7 +121,7 @@ std::string AdminDoor::CookieName(const ReadToken& token) const {
 
 void AdminDoor::Refused(const HttpRequest& request) {
   if (options_.on_refused) options_.on_refused();
-  const uint64_t times = refused_.ToSay(request.source);
+  const uint64_t times = refused_.ToSay(request.source, "");
   if (times == 0) return;
   options_.log.Warning("the admin port refused a wrong token",
                        {{"peer", request.source}, {"refused", times}});

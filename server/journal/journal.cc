@@ -120,11 +120,25 @@ bool Journal::WaitForRoom(Job& job, uint64_t bytes) {
     if (changed_.WaitUntil(mutex_, clock_, backlog_.deadline())) continue;
     // Somebody else who waited may have made room.
     if (stopping_ || job.phase == Phase::kEnded || backlog_.HasRoom(bytes)) continue;
-    End(Largest(job), absl::StrCat(backlog_.held(), " bytes wait for ",
-                                   options_.directory, ", which took none for ",
-                                   absl::FormatDuration(options_.backlog.patience)));
+    End(Largest(job), WhyStuck());
   }
   return job.phase != Phase::kEnded && !stopping_;
+}
+
+std::string Journal::WhyStuck() const {
+  return absl::StrCat(backlog_.held(), " bytes wait for ", options_.directory,
+                      ", which took none for ",
+                      absl::FormatDuration(options_.backlog.patience));
+}
+
+// Those that come next would wait as long: all do, and begin anew when it moves.
+void Journal::EndIfStuck() {
+  absl::MutexLock lock(&mutex_);
+  if (stopping_ || backlog_.held() == 0 || clock_.Now() < backlog_.deadline()) return;
+  std::set<std::shared_ptr<Job>> waiting = writing_;
+  for (const Event& event : events_) waiting.insert(event.job);
+  const std::string why = WhyStuck();
+  for (const auto& job : waiting) End(*job, why);
 }
 
 Journal::Job& Journal::Largest(Job& otherwise) {
@@ -318,6 +332,7 @@ void Journal::Run() {
     {
       absl::MutexLock lock(&mutex_);
       backlog_.Done(bytes, clock_.Now());
+      writing_.clear();
       changed_.SignalAll();
     }
     if (clock_.Now() < next_prune) continue;
@@ -334,6 +349,7 @@ std::deque<Journal::Event> Journal::NextGroup() {
     Event& event = events_.front();
     bytes += event.bytes;
     if (event.bytes > 0) backlog_.Begin(event.job->number, event.bytes);
+    writing_.insert(event.job);
     group.push_back(std::move(event));
     events_.pop_front();
   }
@@ -391,6 +407,10 @@ void Journal::SyncAll(Job& job) {
   uint64_t durable = std::numeric_limits<uint64_t>::max();
   for (ShardLog& shard : job.shards) {
     if (const absl::Status synced = shard.Sync(); !synced.ok()) Fail(job, synced);
+    {
+      absl::MutexLock lock(&mutex_);
+      backlog_.Moved(clock_.Now());
+    }
     durable = std::min(durable, shard.durable());
   }
   absl::MutexLock lock(&mutex_);

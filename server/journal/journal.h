@@ -7,7 +7,8 @@
 // An engine waits only when more than `backlog.bytes` of records are not on the disk. A
 // disk that is full or takes no writes ends the journal of the job and not the job, and so
 // does one that takes nothing for the backlog's patience: that of the job of which most
-// waits. The log says so with path and bytes, State() and the metrics, too.
+// waits when there is no room, and with EndIfStuck of each job of which anything waits. The
+// log says so with path and bytes, State() and the metrics, too.
 //
 // A sync that fails is the end of all: the system may have dropped what it could not write,
 // and would say so only once. Nothing is told to be on the disk from then on (on_lost).
@@ -126,6 +127,9 @@ class Journal {
 
   // Makes a folder for it, and tries whether it takes files; errors name it.
   absl::Status Begin(JournaledJob job) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Ends the journals of which something waits for a disk that is stuck. To be called now and
+  // then from a thread that writes to no disk.
+  void EndIfStuck() ABSL_LOCKS_EXCLUDED(mutex_);
   // Of this run of the job, the same on all servers. Before the first record; later ones
   // change nothing.
   void Name(uint32_t job, const std::string& run) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -207,6 +211,7 @@ class Journal {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool WaitForRoom(Job& job, uint64_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   Job& Largest(Job& otherwise) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  std::string WhyStuck() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::deque<Event> NextGroup() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void TellDurable(const Job& job, uint32_t engine, uint64_t records)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -224,6 +229,7 @@ class Journal {
   Backlog backlog_ ABSL_GUARDED_BY(mutex_);
   std::map<uint32_t, std::shared_ptr<Job>> jobs_ ABSL_GUARDED_BY(mutex_);
   std::deque<Event> events_ ABSL_GUARDED_BY(mutex_);
+  std::set<std::shared_ptr<Job>> writing_ ABSL_GUARDED_BY(mutex_);  // of the group
 
   std::thread thread_;  // last: it uses all the others
 };

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cerrno>
 #include <filesystem>
+#include <limits>
 #include <map>
 #include <memory>
 #include <string>
@@ -177,6 +178,44 @@ TEST_F(LostSync, OfAFullDiskEndsTheJournalAlone) {
   next_sync_fails_with = ENOSPC;
   job_->Step(3);  // nobody waits for what will not be
   EXPECT_THAT(job_->state().error, HasSubstr("free space"));
+}
+
+TEST(DiskThatHangs, EndsTheJournalsThatWaitForItAlthoughThereIsRoom) {
+  const TempDirectory directory;
+  constexpr uint32_t kIdle = kNight + 1;
+  Durable of_night;
+  Journal journal({.directory = directory.path(),
+                   .backlog = {.patience = absl::Milliseconds(1)},
+                   .retry = absl::Milliseconds(1),
+                   .on_durable =
+                       [&](uint32_t job, uint32_t, uint64_t records) {
+                         if (job == kNight) of_night.Say(records);
+                       }});
+  for (const auto& [job, name] : {std::pair{kNight, "night"}, {kIdle, "idle"}}) {
+    const absl::Status begun = journal.Begin({.job = job,
+                                              .head = {.job = name, .shard = kShard},
+                                              .blocks = {{0, 1}},
+                                              .trained = {{0, 1}},
+                                              .run = "run1"});
+    ASSERT_TRUE(begun.ok()) << begun;
+  }
+  const auto take = [&journal](uint64_t from) {
+    journal.Take(kNight, 0, std::make_shared<ShardRecord>(Settings(from)));
+  };
+  take(1);
+  of_night.Await(1);
+  absl::SleepFor(absl::Milliseconds(5));
+  journal.EndIfStuck();  // it has nothing to do
+  EXPECT_EQ(journal.State(kNight)->error, "");
+  stuck_disk().Begin();
+  take(2);
+  stuck_disk().AwaitSync();
+  absl::SleepFor(absl::Milliseconds(5));
+  journal.EndIfStuck();
+  of_night.Await(std::numeric_limits<uint64_t>::max());  // nobody waits for it
+  EXPECT_THAT(journal.State(kNight)->error, HasSubstr("which took none for 1ms"));
+  EXPECT_EQ(journal.State(kIdle)->error, "") << "nothing of it waited";
+  stuck_disk().End();
 }
 
 // Nobody relies on what the journal had, since it has ended: no reason to end the server.

@@ -107,10 +107,11 @@ void Sort(const Segments& segments, JournalRun& run) {
 // Nothing when none has a head.
 absl::StatusOr<std::optional<SegmentHead>> HeadOf(const JournalRun& run) {
   for (const auto& [shard, paths] : run.shards) {
-    SYNCLINE_ASSIGN_OR_RETURN(
-        const auto reader,
-        SegmentReader::Open(paths.front(), SegmentReader::Place::kLast));
-    if (reader->head()) return reader->head();
+    const auto reader = SegmentReader::Open(paths.front(), SegmentReader::Place::kLast);
+    // Deleted since it was listed, by a server that lives and has written what supersedes it.
+    if (absl::IsNotFound(reader.status())) continue;
+    SYNCLINE_RETURN_IF_ERROR(reader.status());
+    if ((*reader)->head()) return (*reader)->head();
   }
   return std::nullopt;
 }

@@ -1,6 +1,7 @@
 // Where journals lie: which run is found, and which places are none.
 #include "server/journal/run.h"
 
+#include <filesystem>
 #include <fstream>
 #include <string>
 
@@ -58,6 +59,16 @@ TEST_F(JournalRuns, OneThatIsDamagedIsSaidAndStopsNoOther) {
   EXPECT_EQ(Find()->name, "a");
   EXPECT_THAT(Find()->others, ElementsAre(HasSubstr(damaged)));
   EXPECT_THAT(Find("b").status().ToString(), HasSubstr("use a newer Syncline"));
+}
+
+// Its server lives, and has deleted it since it was listed: here it never was there.
+TEST_F(JournalRuns, AnotherShardsSegmentThatIsGoneByNowStopsNoRestore) {
+  Write("a", 1000);
+  const std::string folder = directory_.path() + "/night/a/";
+  std::filesystem::rename(folder + SegmentName(0, 1), folder + SegmentName(1, 1));
+  std::filesystem::create_symlink("nowhere", folder + SegmentName(0, 1));
+  ASSERT_TRUE(Find("a").ok()) << Find("a").status();
+  EXPECT_EQ(Find("a")->head.created_unix_ms, 1000);
 }
 
 TEST_F(JournalRuns, APlaceThatCannotBeReadIsNoEmptyOne) {

@@ -28,7 +28,8 @@ namespace syncline {
 class RecordSinks {
  public:
   enum class Sink { kJournal, kBackup };
-  enum class Pass { kNone, kJournal, kBackup, kSnapshot };
+  // In the order of those that are due at once: a backup waits for no disk.
+  enum class Pass { kNone, kBackup, kJournal, kSnapshot };
 
   RecordSinks() = default;
   // Those that get the records from the first one on.

@@ -114,6 +114,27 @@ TEST(RecordSinks, OnePassAtATime) {
   EXPECT_EQ(sinks.NextOrder(), ShardBackUp::Kind::kBeside);
 }
 
+// A disk that hangs keeps no backup from being made.
+TEST(RecordSinks, ABackupBeginsBeforeAJournal) {
+  RecordSinks sinks(false, false);
+  sinks.Want(Pass::kJournal);
+  sinks.Want(Pass::kBackup);
+  ASSERT_TRUE(sinks.NextOrder());
+  EXPECT_EQ(sinks.pass(), Pass::kBackup);
+}
+
+TEST(RecordSinks, AJournalThatIsLostInItsPassLetsABackupBegin) {
+  RecordSinks sinks(false, false);
+  sinks.Want(Pass::kJournal);
+  ASSERT_TRUE(sinks.NextOrder());
+  sinks.Want(Pass::kBackup);
+  EXPECT_EQ(sinks.Answered({.more = true}), Pass::kJournal);
+  EXPECT_EQ(sinks.NextOrder(), std::nullopt);
+  sinks.Lose(Sink::kJournal);
+  ASSERT_TRUE(sinks.NextOrder());
+  EXPECT_EQ(sinks.pass(), Pass::kBackup);
+}
+
 // An answer that still comes is not taken for one to what was asked after it.
 TEST(RecordSinks, ThePassOfALostSinkIsAwaitedFirst) {
   RecordSinks sinks(true, true);

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "comm/base/crowd.h"
 #include "comm/base/status.h"
 #include "comm/transport/message.h"
 
@@ -79,8 +80,8 @@ ConnectOptions Engine::OnAccepted(const std::string& identity,
 void Engine::OnRefused(const RefusedPeer& refused) {
   if (options_.metrics != nullptr) options_.metrics->CountTurnedAway(refused.refusal);
   const std::string reason = RefusalName(refused.refusal);
-  const std::string host = refused.peer.substr(0, refused.peer.rfind(':'));
-  const uint64_t times = refused_.ToSay(absl::StrCat(host, "\n", reason));
+  const uint64_t times =
+      refused_.ToSay(absl::StrCat(SourceOf(refused.peer), "\n", reason), reason);
   if (times == 0) return;
   options_.log.Warning("connection refused", {{"peer", refused.peer},
                                               {"reason", reason},

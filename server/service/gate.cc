@@ -263,8 +263,10 @@ void Gate::RefusedUser(const char* what, const Peer& peer, const absl::Status& w
 
 void Gate::Say(const char* what, const Peer& peer, const absl::Status& why) {
   const std::string reason = Printable(std::string(why.message()), 1000);
-  const uint64_t count = refused_.ToSay(absl::StrJoin(
-      {HostOf(peer.address), NameOf(peer), std::string(what), reason}, "\n"));
+  // Reasons have words of whoever asks, and many hosts may be one's own.
+  const std::string group = absl::StrCat(NameOf(peer), "\n", what);
+  const uint64_t count = refused_.ToSay(
+      absl::StrJoin({HostOf(peer.address), group, reason}, "\n"), group);
   if (count == 0) return;
   options_.log.Warning(absl::StrCat("refused ", what),
                        {{"reason", reason}, {"peer", peer.address}, {"refused", count}});

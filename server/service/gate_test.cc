@@ -119,6 +119,22 @@ TEST_F(GateTest, OneKindOfRefusalDoesNotHideAnother) {
   EXPECT_THAT(counts, ElementsAre(1, 2, 1, 1));
 }
 
+// One that names jobs which nobody has, each once: the reasons are all different.
+TEST_F(GateTest, NobodyHidesTheRefusalsOfOthersBehindHisOwn) {
+  for (int i = 0; i < 5000; ++i) {
+    gate_->Refused("a call", worker_,
+                   absl::PermissionDeniedError(absl::StrCat("may not change job x", i)));
+  }
+  const size_t before = AuditLines().size();
+  Peer other = worker_;
+  other.identity = Identity{Role::kOperator};
+  gate_->Refused("a call", other, absl::PermissionDeniedError("may not end a server"));
+  ASSERT_EQ(AuditLines().size(), before + 1);
+  const Json line = AuditLines().back();
+  EXPECT_EQ(line["identity"], "operator");
+  EXPECT_EQ(line["refused"], 1);
+}
+
 TEST_F(GateTest, ManyHostsCannotFillItEither) {
   Peer peer;
   for (int i = 0; i < 10000; ++i) {

@@ -13,6 +13,9 @@
 namespace syncline {
 namespace {
 
+// A disk of a busy machine may take nothing for seconds, and is not stuck.
+constexpr absl::Duration kLeastDiskPatience = absl::Seconds(5);
+
 ShardDecision DecisionForShards(const StepDecision& decision) {
   return {.step = decision.step,
           .gradient_scale = decision.decision.gradient_scale,
@@ -69,7 +72,8 @@ absl::Status ServerNode::StartEngines() {
         .directory = options_.journal_directory,
         .log = options_.log,
         .checkpoints = options_.checkpoints,
-        .backlog = {.patience = options_.timeouts.failure_timeout / 2},
+        .backlog = {.patience = std::max(options_.timeouts.failure_timeout / 2,
+                                         kLeastDiskPatience)},
         .snapshots = {.factor = options_.journal_snapshot_factor},
         .on_durable =
             [this](uint32_t job, uint32_t engine, uint64_t records) {
@@ -128,7 +132,8 @@ void ServerNode::Stop() {
     changed_.SignalAll();
   }
   if (control_.joinable()) control_.join();
-  stand_ins_.clear();
+  for (auto& node : std::exchange(stand_ins_, {})) End(std::move(node));
+  endings_.clear();
   if (builder_ != nullptr) builder_->Stop();
   for (const auto& engine : engines_) engine->Stop();
   backup_.clear();
@@ -263,6 +268,7 @@ Heartbeat ServerNode::MakeHeartbeat() {
     beat.step = std::max(beat.step, engine->step());
   }
   AddBackups(backups, jobs);
+  if (journal_ != nullptr) journal_->EndIfStuck();
   AddJournals(jobs);
   for (auto& [id, job] : jobs) {
     job.job = id;

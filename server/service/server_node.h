@@ -26,6 +26,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <future>
 #include <map>
 #include <memory>
 #include <optional>
@@ -176,6 +177,7 @@ class ServerNode {
       ABSL_LOCKS_EXCLUDED(mutex_);
   void StartStandIn(const HoldBackup& hold) ABSL_LOCKS_EXCLUDED(mutex_);
   void TendStandIns() ABSL_LOCKS_EXCLUDED(mutex_);
+  void End(std::unique_ptr<ServerNode> node);
   // What they have, for the coordinator and the metrics.
   void AddBackups(const std::map<uint32_t, RecordSender::Progress>& progress,
                   std::map<uint32_t, JobProgress>& jobs) const;
@@ -270,7 +272,9 @@ class ServerNode {
   std::unique_ptr<ShardBuilder> builder_;         // likewise
   std::unique_ptr<CheckpointSaver> saver_;        // likewise; null without a store
   std::unique_ptr<Journal> journal_;              // likewise; null without a directory
-  std::vector<std::unique_ptr<ServerNode>> stand_ins_;  // of the control thread
+  // Of the control thread, and those that end: each on a thread of its own.
+  std::vector<std::unique_ptr<ServerNode>> stand_ins_;
+  std::vector<std::future<void>> endings_;
   // Of a stand-in, by engine: until it takes over or ends; of the builder's thread.
   std::vector<std::unique_ptr<BackupShard>> backup_;
   std::thread control_;

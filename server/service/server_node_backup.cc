@@ -2,6 +2,8 @@
 // has stand-ins that hold those of others. Most of this is either of a server or of a
 // stand-in, which is a ServerNode, too.
 #include <algorithm>
+#include <chrono>
+#include <future>
 #include <limits>
 #include <memory>
 #include <string>
@@ -50,9 +52,21 @@ void ServerNode::TendStandIns() {
     asked = std::exchange(asked_, {});
   }
   for (const HoldBackup& hold : asked) StartStandIn(hold);
-  std::erase_if(stand_ins_, [](const auto& node) { return node->has_ended(); });
+  for (auto& node : stand_ins_) {
+    if (node->has_ended()) End(std::move(node));
+  }
+  std::erase(stand_ins_, nullptr);
+  std::erase_if(endings_, [](const std::future<void>& ending) {
+    return ending.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
+  });
   absl::MutexLock lock(&mutex_);
   stand_in_count_ = stand_ins_.size();
+}
+
+// Its journal waits for its disk, which may take long, or hang: whoever beats does not.
+void ServerNode::End(std::unique_ptr<ServerNode> node) {
+  endings_.push_back(std::async(std::launch::async,
+                                [node = std::move(node)]() mutable { node.reset(); }));
 }
 
 bool ServerNode::has_ended() const {

@@ -13,6 +13,7 @@
 //   short         writes take half of the bytes
 //   sync-fails    syncs fail with EIO; as in Linux, a later one that succeeds saves nothing
 //   slow          a sync takes 300 ms
+//   stuck         a sync takes until the order is another one
 //   lies          a sync saves nothing, and says that it has
 //
 // Nothing is really synced: kill -9 takes nothing from the page cache, and the power cut is ours.
@@ -190,6 +191,11 @@ static int Sync(int fd, long call) {
     const struct timespec delay = {.tv_nsec = 300000000};
     Fault(0);
     nanosleep(&delay, NULL);
+  }
+  if (IsOrdered("stuck")) {
+    const struct timespec delay = {.tv_nsec = 10000000};
+    Fault(0);
+    while (IsOrdered("stuck")) nanosleep(&delay, NULL);
   }
   if (IsOrdered("lies")) {
     Fault(0);

@@ -16,7 +16,7 @@ import pathlib
 import shutil
 import time
 
-ORDERS = ("full", "write-fails", "short", "sync-fails", "slow", "lies")
+ORDERS = ("full", "write-fails", "short", "sync-fails", "slow", "lies", "stuck")
 WAYS_TO_LOSE = ("gone", "torn", "zeros behind", "zeros before")
 
 

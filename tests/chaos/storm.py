@@ -32,6 +32,7 @@ TOLERATED = 0.4 * FAILURE_TIMEOUT  # ends nobody
 TOO_LONG = 0.85 * FAILURE_TIMEOUT  # a lease of 0.6 has run out
 SERVERS, WORKERS = 2, 3
 SKIPPED = 77
+ENDS_THE_JOURNAL = ("full", "write-fails", "stuck")
 STEPS_BETWEEN = 3  # that all workers must make after each fault
 
 ON_ANY_MACHINE = (
@@ -39,6 +40,7 @@ ON_ANY_MACHINE = (
     "server stopped for too long", "server without power", "servers without power", "server and worker killed",
     "coordinator killed", "coordinator stopped", "server and coordinator killed", "all without power", "disk full",
     "disk write-fails", "disk sync-fails", "disk short", "disk slow, then without power",
+    "disk stuck",
 )  # fmt: skip
 OF_THE_NETWORK = (
     "control cable cut", "data cable cut", "control cable of a worker cut for too long",
@@ -151,7 +153,7 @@ class Storm:
         whole = cluster.log(server).count("the job is durable again")
         with disk.failing(order):
             disk.await_fault(faults, PATIENCE)
-            if order in ("full", "write-fails"):
+            if order in ENDS_THE_JOURNAL:
                 cluster.await_times(server, "the journal ends here", ended + 1)
             elif order == "short":
                 cluster.await_steps(1)
@@ -161,7 +163,7 @@ class Storm:
                 time.sleep(event.seconds)
                 cluster.kill([server])
                 self._cut_power([server], event)
-        if order in ("full", "write-fails"):
+        if order in ENDS_THE_JOURNAL:
             # Until then that server's death would end the job.
             cluster.await_times(server, "the job is durable again", whole + 1)
         elif order != "short":

@@ -6,10 +6,16 @@
 
 import os
 import re
+import signal
+import sys
+import tempfile
 import time
 
 import cluster
 from cluster import LeashedTest, SmallDisk
+
+sys.path.insert(0, os.path.join(os.path.dirname(__file__), "../chaos"))
+from failing_disk import Disk  # noqa: E402
 
 STEPS = 130
 
@@ -180,6 +186,69 @@ class DiskOfAHolder(SmallDisk, DiskPeerTest):
             self.await_whole(2)  # its own, and that of the place that it took
 
         self.assert_same_weights(disturb)
+
+
+class StuckDisk(DiskPeerTest):
+    """Each server has a disk whose syncs hang when the test says so."""
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        library = os.path.join(cluster.BUILD, "failing_disk.so")
+        self.disks = [Disk(os.path.join(folder.name, str(which)), library) for which in range(self.servers)]
+        for disk in self.disks:
+            self.addCleanup(disk.order, None)
+        super().setUp()
+
+    def journal(self, which):
+        return str(self.disks[int(which)].files)
+
+    def start(self, name, command, env=None):
+        if name.startswith("server"):
+            env = {**(env or {}), **self.disks[int(name[-1])].environment}
+        return super().start(name, command, env)
+
+    def test_the_job_goes_on_with_the_backup_and_the_journal_comes_back(self):
+        def disturb():
+            with self.disks[1].failing("stuck"):
+                self.allow(60)
+                self.await_said(r"the journal of server \d+ .* has ended: .* which took none for 5s")
+                ring = self.ring()
+                self.server_processes[ring[ring.index(1) - 1]].kill()
+                self.await_said(r"took the place of server \d+ at step \d+, from its backup")
+            self.await_whole(2)  # its own, and that of the place that it took
+
+        self.assert_same_weights(disturb)
+
+    def test_a_job_that_ends_on_it_harms_no_other_job(self):
+        """Its holder has taken a place, which ends with a journal that waits for the disk."""
+        workers = self.begin()
+        _, dies, holder = self.ring()
+        self.server_processes[dies].kill()
+        self.await_said(r"took the place of server \d+ at step \d+, from its backup")
+        self.await_whole()
+        self.worker_env = {"SYNCLINE_DURABILITY": "none"}
+        leash, self.leash = self.leash, f"{self.leash}-other"
+        self.allow(2)
+        other = self.worker(0, 1, "--steps", "50", "--leash", self.leash, job="other")
+        self.await_steps([other], 2)
+        self.leash, other_leash = leash, self.leash
+        self.disks[holder].order("stuck")
+        self.allow(STEPS)
+        self.assert_same_end(workers)
+        time.sleep(2 * cluster.FAILURE_TIMEOUT)  # so long nothing may happen
+        self.leash = other_leash
+        self.allow(50)
+        self.assertEqual(other.wait(), 0, other.text())
+        self.assertNotIn("no heartbeat", self.coordinator.text().replace(f"server {dies} is gone", ""))
+
+        # The first signal ends it in order, which waits for the disk; another one ends that, too.
+        stuck = self.server_processes[holder]
+        deadline = time.monotonic() + cluster.PATIENCE
+        while stuck.process.poll() is None and time.monotonic() < deadline:
+            stuck.signal(signal.SIGTERM)
+            time.sleep(0.5)
+        self.assertEqual(stuck.wait(), -signal.SIGTERM, stuck.text())
 
 
 class NoPlace(DiskPeerTest):

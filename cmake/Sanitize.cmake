@@ -13,3 +13,56 @@ endif()
 add_compile_options(${sanitize} -fno-omit-frame-pointer)
 add_link_options(${sanitize})
 add_compile_definitions(SYNCLINE_SANITIZED)
+
+# Most of what the compiler reads in a file are the same headers: they are compiled once, for libraries and for tests.
+# Only under a sanitizer, so that the release still finds a source which lacks an include.
+set(SYNCLINE_HEAVY_HEADERS
+    <algorithm>
+    <array>
+    <atomic>
+    <chrono>
+    <filesystem>
+    <fstream>
+    <functional>
+    <map>
+    <memory>
+    <optional>
+    <random>
+    <set>
+    <span>
+    <sstream>
+    <string>
+    <string_view>
+    <thread>
+    <utility>
+    <variant>
+    <vector>
+    <absl/container/inlined_vector.h>
+    <absl/status/status.h>
+    <absl/status/statusor.h>
+    <absl/strings/str_cat.h>
+    <absl/strings/str_format.h>
+    <absl/strings/str_join.h>
+    <absl/strings/str_split.h>
+    <absl/synchronization/mutex.h>
+    <absl/time/clock.h>
+    <absl/time/time.h>)
+
+# Called once the dependencies are known. ccache compares what they are compiled to: the same headers, the same bytes.
+function(syncline_compile_heavy_headers)
+  set(source ${CMAKE_BINARY_DIR}/heavy_headers.cc)
+  file(CONFIGURE OUTPUT ${source} CONTENT "int main() { return 0; }\n")
+  add_library(syncline_heavy STATIC ${source})
+  add_executable(syncline_heavy_test ${source})
+  target_precompile_headers(syncline_heavy PRIVATE ${SYNCLINE_HEAVY_HEADERS})
+  target_precompile_headers(syncline_heavy_test PRIVATE ${SYNCLINE_HEAVY_HEADERS} <gmock/gmock.h> <gtest/gtest.h>)
+  target_link_libraries(syncline_heavy PRIVATE syncline_options absl::statusor)
+  target_link_libraries(syncline_heavy_test PRIVATE syncline_options absl::statusor GTest::gmock)
+  target_compile_options(syncline_heavy_test PRIVATE ${SYNCLINE_TEST_OPTIONS})
+endfunction()
+
+if(CMAKE_CXX_COMPILER_ID MATCHES "Clang")
+  add_compile_options("SHELL:-Xclang -fno-pch-timestamp")
+else()
+  add_compile_options(-fpch-preprocess)
+endif()

@@ -187,10 +187,9 @@ TEST(DiskThatHangs, EndsTheJournalsThatWaitForItAlthoughThereIsRoom) {
   Journal journal({.directory = directory.path(),
                    .backlog = {.patience = absl::Milliseconds(1)},
                    .retry = absl::Milliseconds(1),
-                   .on_durable =
-                       [&](uint32_t job, uint32_t, uint64_t records) {
-                         if (job == kNight) of_night.Say(records);
-                       }});
+                   .on_durable = [&](uint32_t job, uint32_t, uint64_t records) {
+                     if (job == kNight) of_night.Say(records);
+                   }});
   for (const auto& [job, name] : {std::pair{kNight, "night"}, {kIdle, "idle"}}) {
     const absl::Status begun = journal.Begin({.job = job,
                                               .head = {.job = name, .shard = kShard},

@@ -265,8 +265,8 @@ void Gate::Say(const char* what, const Peer& peer, const absl::Status& why) {
   const std::string reason = Printable(std::string(why.message()), 1000);
   // Reasons have words of whoever asks, and many hosts may be one's own.
   const std::string group = absl::StrCat(NameOf(peer), "\n", what);
-  const uint64_t count = refused_.ToSay(
-      absl::StrJoin({HostOf(peer.address), group, reason}, "\n"), group);
+  const uint64_t count =
+      refused_.ToSay(absl::StrJoin({HostOf(peer.address), group, reason}, "\n"), group);
   if (count == 0) return;
   options_.log.Warning(absl::StrCat("refused ", what),
                        {{"reason", reason}, {"peer", peer.address}, {"refused", count}});

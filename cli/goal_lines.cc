@@ -46,8 +46,10 @@ std::string Line(const Json& goal) {
 
 std::string AnswerLines(const Json& answers) {
   if (!answers.is_object()) return "";
-  std::string lines = absl::StrCat("  answers ", Printable(answers.value("setting", "")),
-                                   ": ", Printable(answers.value("state", "")), "\n");
+  std::string lines = absl::StrCat("  answers ", Printable(answers.value("setting", "")));
+  // Of a job that is over nothing is watched.
+  const std::string state = Printable(answers.value("state", ""));
+  absl::StrAppend(&lines, state.empty() ? "" : ": ", state, "\n");
   const std::string last = Printable(answers.value("last", ""));
   if (last.empty()) return lines;
   absl::StrAppendFormat(&lines, "  the last one, %.0f min ago: %s\n",

@@ -61,6 +61,10 @@ TEST(GoalLines, SayWhatMayBeDoneAndWhatWasDone) {
   EXPECT_EQ(GoalLines(given),
             "  answers exclude_straggler: x\n"
             "  the last one, 2 min ago: worker 1 (b:17) was slow\\x0a\n");
+  given["answers"]["state"] = "";  // its job is over
+  EXPECT_EQ(GoalLines(given),
+            "  answers exclude_straggler\n"
+            "  the last one, 2 min ago: worker 1 (b:17) was slow\\x0a\n");
   EXPECT_EQ(GoalLines({{"answers", nullptr}}), "");
 }
 

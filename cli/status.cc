@@ -157,6 +157,12 @@ Json Compression(const Json& member) {
   return member.value("compression", Json::object());
 }
 
+// Tiny tensors are larger with what a codec writes beside them.
+std::string Smaller(double ratio) {
+  if (ratio >= 1) return absl::StrFormat("%.1f times smaller than", ratio);
+  return absl::StrFormat("%.1f times as large as", 1 / ratio);
+}
+
 // How gradients and weights travel, and what it comes to.
 std::string CodecLine(const Json& job, const Json& members) {
   std::string line =
@@ -168,8 +174,7 @@ std::string CodecLine(const Json& job, const Json& members) {
     return members.empty() ? 0.0 : sum / static_cast<double>(members.size());
   };
   if (mean("ratio") > 0) {
-    absl::StrAppendFormat(&line, "; gradients are %.1f times smaller than FP32",
-                          mean("ratio"));
+    absl::StrAppend(&line, "; gradients are ", Smaller(mean("ratio")), " FP32");
   }
   if (mean("encode_ns_per_value") > 0) {
     absl::StrAppendFormat(&line,

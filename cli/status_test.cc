@@ -50,6 +50,16 @@ TEST(StatusTable, ShowsServersJobsAndMembers) {
   EXPECT_THAT(*table, testing::ContainsRegex("3 +b:19 +2 +999 B +1.0 s +121  waiting\n"));
 }
 
+// Of a tensor of a few elements most bytes are what a codec says beside them.
+TEST(StatusTable, SaysThatACodecMakesGradientsLarger) {
+  const auto table = StatusAsTable(
+      R"j({"jobs": [{"name": "bert", "phase": "running", "members": [
+          {"rank": 0, "compression": {"ratio": 0.2}}]}]})j",
+      "10.0.0.1:7070", {.detail = StatusDetail::kAll});
+  ASSERT_TRUE(table.ok()) << table.status();
+  EXPECT_THAT(*table, HasSubstr("; gradients are 5.0 times as large as FP32\n"));
+}
+
 TEST(StatusTable, SaysWhatBecameOfTheRunBefore) {
   const auto table = StatusAsTable(
       R"j({"jobs": [{"name": "bert", "phase": "running", "epoch": 1, "step": 3,

@@ -155,8 +155,8 @@ std::string Shape(const TensorSpec& tensor) {
 absl::Status CheckSameRanks(const JobSpec& ours, const JobSpec& theirs) {
   if (ours.ranks == theirs.ranks) return absl::OkStatus();
   const auto members = [](uint32_t ranks) -> std::string {
-    if (ranks == 0) return "each worker for itself";
-    return absl::StrCat("hosts with ", ranks, " ranks together");
+    if (ranks == 0) return "workers that each push for themselves";
+    return absl::StrCat("hosts that each push for ", ranks, " ranks");
   };
   return Differs(absl::StrCat(
       "job '", ours.name, "' has ", members(ours.ranks), ", and not ",

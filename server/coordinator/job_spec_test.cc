@@ -56,18 +56,19 @@ TEST(JobSpec, HostsThatCountRanksOtherwiseAreTold) {
   EXPECT_TRUE(CheckSameJob(ours, theirs).ok());
   theirs.ranks = 6;
   EXPECT_THAT(std::string(CheckSameJob(ours, theirs).message()),
-              HasSubstr("job 'job' has hosts with 4 ranks together, and not hosts with 6 "
-                        "ranks together: `syncline run` wants the same"));
+              HasSubstr("job 'job' has hosts that each push for 4 ranks, and not hosts "
+                        "that each push for 6 ranks: `syncline run` wants the same"));
   theirs.ranks = 0;
   EXPECT_THAT(std::string(CheckSameJob(ours, theirs).message()),
-              HasSubstr("and not each worker for itself"));
+              HasSubstr("and not workers that each push for themselves"));
   // Such hosts have another number of workers, too, which says less.
   ours.ranks = 0;
   ours.workers = 4;
   theirs.ranks = 4;
   theirs.workers = 2;
   EXPECT_THAT(std::string(CheckSameJob(ours, theirs).message()),
-              HasSubstr("has each worker for itself, and not hosts with 4 ranks"));
+              HasSubstr("has workers that each push for themselves, and not hosts "
+                        "that each push for 4 ranks"));
 }
 
 TEST(JobSpec, HostsMakeStepsTogether) {

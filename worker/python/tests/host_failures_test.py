@@ -384,7 +384,7 @@ class WhatIsRefused(host_support.Ranks):
         others = [self.start(rank, 4, 2, env={"SYNCLINE_JOB": f"{self.id()}counts1", "GROUP_RANK": "1", "GROUP_WORLD_SIZE": "2"})[0] for rank in (2, 3)]
         for other in others:
             self.assertEqual(other.wait(), 7, other.text())
-            self.assertRegex(other.text(), "JobRefused: job '.*' has each worker for itself, and not hosts with 4 ranks together: `syncline run` wants")
+            self.assertRegex(other.text(), "JobRefused: job '.*' has workers that each push for themselves, and not hosts that each push for 4 ranks: `syncline run` wants")
         first.kill()
 
 

@@ -61,7 +61,12 @@ function(syncline_compile_heavy_headers)
   target_compile_options(syncline_heavy_test PRIVATE ${SYNCLINE_TEST_OPTIONS})
 endfunction()
 
+# For ccache, which finds what another folder's build has made: no absolute path but as an argument that it knows, the
+# same bytes from the same headers. Clang takes a file of the common name for one that is to be included.
 if(CMAKE_CXX_COMPILER_ID MATCHES "Clang")
+  set(CMAKE_PCH_EXTENSION .precompiled)
+  set(CMAKE_CXX_COMPILE_OPTIONS_CREATE_PCH -include <PCH_HEADER> -x c++-header)
+  set(CMAKE_CXX_COMPILE_OPTIONS_USE_PCH -include-pch <PCH_FILE>)
   add_compile_options("SHELL:-Xclang -fno-pch-timestamp")
 else()
   add_compile_options(-fpch-preprocess)

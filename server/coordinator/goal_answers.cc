@@ -127,6 +127,11 @@ std::optional<GoalAnswers::Bar> GoalAnswers::BarOf(AnswerKind kind,
 std::string GoalAnswers::WhyNotExclude(const JobView& job, const std::vector<Need>& needs,
                                        absl::Duration now) const {
   if (const auto bar = BarOf(AnswerKind::kExcludeStraggler, now)) return bar->why;
+  const Straggler& suspect = *stragglers_.suspect();
+  const auto refused = not_excluded_.find({suspect.rank, suspect.incarnation});
+  if (refused != not_excluded_.end() && refused->second.until > now) {
+    return refused->second.why;
+  }
   const size_t members = Inside(job);
   const uint32_t least = spec_.LeastWorkers(job.expected_workers);
   if (members <= least) {
@@ -137,8 +142,7 @@ std::string GoalAnswers::WhyNotExclude(const JobView& job, const std::vector<Nee
                         ") none is left");
   }
   const bool gains = std::ranges::any_of(needs, [&](const Need& need) {
-    return GainOfExclusion(need.goal->goal.kind, *stragglers_.suspect(), members) >=
-           kHelpsBy;
+    return GainOfExclusion(need.goal->goal.kind, suspect, members) >= kHelpsBy;
   });
   return gains ? "" : "the goal would be hardly closer without it";
 }
@@ -263,7 +267,13 @@ void GoalAnswers::Gave(const Answer& answer, absl::Duration now) {
 
 void GoalAnswers::Refused(const Answer& answer, const std::string& why,
                           absl::Duration now) {
-  bars_[static_cast<size_t>(answer.kind)] = {now + kBarredFor, why};
+  const Bar bar = {now + kBarredFor, why};
+  if (answer.kind != AnswerKind::kExcludeStraggler) {
+    bars_[static_cast<size_t>(answer.kind)] = bar;
+    return;
+  }
+  std::erase_if(not_excluded_, [&](const auto& one) { return one.second.until <= now; });
+  not_excluded_[{answer.rank, answer.incarnation}] = bar;
 }
 
 AnswersView GoalAnswers::View(absl::Duration now) const {

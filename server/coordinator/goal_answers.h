@@ -25,8 +25,10 @@
 #include <array>
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/time/time.h"
@@ -71,7 +73,8 @@ class GoalAnswers {
   AnswerVerdict Look(const JobView& job, const std::vector<GoalView>& goals,
                      absl::Duration now);
   void Gave(const Answer& answer, absl::Duration now);
-  // It could not be: no other of its kind for an hour.
+  // It could not be: for an hour that worker is not excluded, and of another kind of answer
+  // there is no other one.
   void Refused(const Answer& answer, const std::string& why, absl::Duration now);
 
   AnswersView View(absl::Duration now) const;
@@ -108,6 +111,7 @@ class GoalAnswers {
   std::optional<absl::Duration> paused_since_;
   std::deque<absl::Duration> excluded_at_;  // in the last hour
   std::array<Bar, kAnswerKinds> bars_ = {};
+  std::map<std::pair<uint32_t, uint32_t>, Bar> not_excluded_;  // by rank and incarnation
   std::array<uint64_t, kAnswerKinds> given_ = {};
   std::optional<absl::Duration> withheld_said_;
   std::string state_ = "no window of time is over yet";

@@ -95,6 +95,30 @@ TEST_F(GoalAnswersTest, ExcludesTheStragglerOnceItHasBeenOneForLongEnough) {
             "slowest, for 60 s; goal step_p95_ms<=500 is missed: 1000");
 }
 
+TEST_F(GoalAnswersTest, AWorkerThatMayNotBeExcludedBarsNoOther) {
+  GoalAnswers answers = New("exclude_straggler,after_s=10");
+  const std::optional<Answer> first = Train(answers, 100);
+  ASSERT_TRUE(first);
+  answers.Refused(*first, "it is the last one of a host with servers", now_);
+  EXPECT_FALSE(Train(answers, 600));
+  EXPECT_EQ(State(answers),
+            "does not exclude worker 2 (host2:1), for which all wait: it "
+            "is the last one of a host with servers");
+  slow_ = 1;
+  const std::optional<Answer> other = Train(answers, 100);
+  ASSERT_TRUE(other);
+  EXPECT_EQ(other->rank, 1u);
+}
+
+TEST_F(GoalAnswersTest, AWorkerThatMightNotBeExcludedMayBeOnceItIsAnotherOne) {
+  GoalAnswers answers = New("exclude_straggler,after_s=10");
+  const std::optional<Answer> first = Train(answers, 100);
+  ASSERT_TRUE(first);
+  answers.Refused(*first, "it is the last one of a host with servers", now_);
+  job_.members[2].incarnation = next_incarnation_++;
+  EXPECT_TRUE(Train(answers, 100));
+}
+
 TEST_F(GoalAnswersTest, DoesNothingThatWasNotAskedFor) {
   GoalAnswers answers = New("staleness<=8");
   EXPECT_FALSE(Train(answers, 600)) << "the mode has none";

@@ -50,8 +50,7 @@ std::unique_ptr<const TrainingPlan> Job::PlanOf(const TrainingSettings& training
 void Job::BeOver() {
   phase_ = Phase::kOver;
   declared_.reset();
-  placement_.reset();
-  shard_addresses_.reset();
+  places_.Release();
   cuts_.Clear();
   cut_wanted_ = false;
   homecoming_.reset();
@@ -65,8 +64,8 @@ std::string Job::Named(uint32_t rank) const {
 }
 
 void Job::ToServers(const CoordinatorBody& body, CoordinatorOutputs& outputs) const {
-  for (const JobServer& server : servers_) {
-    if (IsHere(server)) outputs.push_back(ToMember{server.connection, body});
+  for (size_t place = 0; place < places_.size(); ++place) {
+    if (IsHere(place)) outputs.push_back(ToMember{places_[place].connection, body});
   }
 }
 

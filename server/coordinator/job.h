@@ -24,6 +24,7 @@
 #include "server/coordinator/job_record.h"
 #include "server/coordinator/losses.h"
 #include "server/coordinator/membership.h"
+#include "server/coordinator/places.h"
 #include "server/coordinator/quorum.h"
 #include "server/coordinator/readmission.h"
 #include "server/coordinator/reasons.h"
@@ -104,7 +105,7 @@ class Job {
   // memory it takes: nothing, or "would fail: …".
   std::optional<std::string> HarmOfLosing(const std::string& host,
                                           std::vector<JobServer>& others) const;
-  bool HasServers() const { return !servers_.empty(); }
+  bool HasServers() const { return !places_.empty(); }
   bool LacksServers() const { return !missing_.empty(); }
   // It goes on with that server, should it come back.
   bool AwaitsServer(uint32_t server) const { return !IsOver() && !IsFree(server); }
@@ -174,7 +175,7 @@ class Job {
   // Whether only servers may be missing.
   bool IsFull() const;
   // What it takes on that server: from its placement until it is over.
-  uint64_t BytesOn(uint32_t server) const;
+  uint64_t BytesOn(uint32_t server) const { return places_.BytesOn(server); }
   // Ends when there is no placement, or the servers lack memory. REQUIRES: IsFull(), and
   // `placement` is that on `servers`, in order of their numbers.
   void Begin(const std::vector<JobServer>& servers,
@@ -283,7 +284,6 @@ class Job {
   void Restore(size_t place, const JobServer& successor, CoordinatorOutputs& outputs);
   void OnSuccessorLost(size_t place, CoordinatorOutputs& outputs);
   void GoBackToJournal(size_t place, const std::string& why, CoordinatorOutputs& outputs);
-  static std::string NameOf(const JobServer& server);
   BackupView ViewOfBackup(size_t place) const;
   void ViewServers(JobView& view, const LostServers& lost) const;
   void ViewProgress(JobView& view) const;
@@ -312,9 +312,8 @@ class Job {
   void MaybeRun(CoordinatorOutputs& outputs);
   bool CanWaitForServers() const;
   std::string WhyNotWait() const;
-  bool IsHere(const JobServer& server) const;
-  std::set<uint32_t> ShardsOf(const JobServer& server) const;
-  void Miss(const JobServer& server, const ServerLoss& loss, CoordinatorOutputs& outputs);
+  bool IsHere(size_t place) const { return !missing_.contains(place); }
+  void Miss(size_t place, const ServerLoss& loss, CoordinatorOutputs& outputs);
   bool IsFree(uint32_t server) const;
   bool FitsFor(const JobServer& successor, size_t place) const;
   void Succeed(size_t place, uint64_t step, CoordinatorOutputs& outputs);
@@ -324,19 +323,13 @@ class Job {
   std::string WhichServersAreMissing(absl::Duration now) const;
   // Empty when none of this job's is.
   std::string WhichServersAreLost(absl::Duration now, const LostServers& lost) const;
-  bool HasUntoldMoves() const;
-  std::vector<MovedShard> MovedShards() const;
-  void ListShardAddresses();
-  void FinishHomecoming(const JobServer& server, const HeldJob& held,
-                        CoordinatorOutputs& outputs);
+  void FinishHomecoming(size_t place, const HeldJob& held, CoordinatorOutputs& outputs);
   void Take(const JobRecord& record, std::shared_ptr<const JobPlacement> placement);
   void RepeatDecision(CoordinatorOutputs& outputs);
   bool HasQuorum() const { return spec_.training.sync().has_quorum(); }
-  absl::Status PlanFor(uint64_t staleness, const ServerMemories& memory);
   void SetGoals(const UpdateJob& update, ChangedSettings& changed,
                 CoordinatorOutputs& outputs);
   std::optional<uint64_t> StalenessInForce() const;  // of mode ssp
-  void ListTrainingShards();
   void TakeClosed(const HeldJob& held, uint32_t server);
   void InformServers(CoordinatorOutputs& outputs);
   void NoteLeftOut(const StepClosed& closed);
@@ -436,7 +429,6 @@ class Job {
   StallWatch stall_;
   std::map<uint32_t, ServerPhases> server_phases_;  // as each server said last
   std::map<uint32_t, RecordProgress> records_;      // likewise
-  std::set<uint32_t> training_shards_;              // that have trained blocks
   Readmission readmission_;
   Exclusions exclusions_;
   Stops stops_;
@@ -471,16 +463,12 @@ class Job {
   Reasons change_reasons_;                         // of the next change
   std::optional<TrainingSettings> next_training_;  // of the next change
 
-  std::vector<JobServer> servers_;                   // once it began
-  static constexpr uint64_t kUntold = ~uint64_t{0};  // JobServer::moved_in
-  std::vector<Backup> backups_;                      // by place; none: it has no such
-  std::vector<PlaceJournal> place_journals_;         // likewise
-  std::map<size_t, Missing> missing_;                // by place in servers_
+  Places places_;                             // once it began
+  std::vector<Backup> backups_;               // by place; none: it has no such
+  std::vector<PlaceJournal> place_journals_;  // likewise
+  std::map<size_t, Missing> missing_;         // by place
   Recoveries recoveries_;
-  std::string journal_;                            // the run of it, once it is known
-  std::shared_ptr<const JobPlacement> placement_;  // on them; null once it is over
-  std::shared_ptr<const std::vector<std::string>> shard_addresses_;
-  std::map<uint32_t, uint64_t> placed_bytes_;  // by server
+  std::string journal_;  // the run of it, once it is known
   std::set<uint32_t> unconfigured_;
 
   // Checkpoints: what the job began with, and what is being saved.

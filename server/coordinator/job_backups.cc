@@ -21,16 +21,12 @@ constexpr int kMostDoublings = 6;
 
 }  // namespace
 
-std::string Job::NameOf(const JobServer& server) {
-  return absl::StrCat("server ", server.server, " (", server.name, ")");
-}
-
 // ---- Stand-ins ----
 
 void Job::AskForBackups(CoordinatorOutputs& outputs) {
-  backups_.resize(servers_.size());
-  for (size_t i = 0; i < servers_.size(); ++i) {
-    AskForBackup(i, servers_[(i + 1) % servers_.size()], outputs);
+  backups_.resize(places_.size());
+  for (size_t i = 0; i < places_.size(); ++i) {
+    AskForBackup(i, places_[(i + 1) % places_.size()], outputs);
   }
 }
 
@@ -41,8 +37,8 @@ void Job::AskForBackup(size_t place, const JobServer& holder,
   backup.order = counters_.next_incarnation++;
   backup.stand_in.reset();
   backup.is_ready = false;
-  placed_bytes_[holder.server] += placement_->server_use[place].total();
-  const JobServer& server = servers_[place];
+  places_.AddCopy(place, holder.server);
+  const JobServer& server = places_[place];
   outputs.push_back(PersistState{});
   outputs.push_back(
       ToMember{holder.connection,
@@ -77,7 +73,7 @@ void Job::OnStandIn(JobServer stand_in, const ServerHello& hello,
                     CoordinatorOutputs& outputs) {
   for (auto& [place, missing] : missing_) {
     if (missing.order != hello.stand_in->order) continue;
-    if (stand_in.shard_addresses.size() != servers_[place].shard_addresses.size()) {
+    if (stand_in.shard_addresses.size() != places_[place].shard_addresses.size()) {
       missing.order = 0;
       outputs.push_back(ToMember{stand_in.connection,
                                  DropJob{id_, "it has another number of engines"}});
@@ -88,11 +84,7 @@ void Job::OnStandIn(JobServer stand_in, const ServerHello& hello,
   }
   const auto found = std::ranges::find(backups_, hello.stand_in->order, &Backup::order);
   const auto place = static_cast<size_t>(found - backups_.begin());
-  uint32_t first_shard = 0;
-  for (size_t i = 0; i < place; ++i) {
-    first_shard += static_cast<uint32_t>(servers_[i].shard_addresses.size());
-  }
-  const JobServer& server = servers_[place];
+  const JobServer& server = places_[place];
   Backup& backup = *found;
   stand_in.host = backup.holder.name;
   backup.stand_in = std::move(stand_in);
@@ -109,8 +101,8 @@ void Job::OnStandIn(JobServer stand_in, const ServerHello& hello,
       ConfigureJob{
           .job = id_,
           .declared = declared_,
-          .placement = placement_,
-          .first_shard = first_shard,
+          .placement = places_.placement(),
+          .first_shard = places_.FirstShard(place),
           .checkpoint_run = options_.keeps_checkpoints ? beginning_.run : 0,
           .resume_from = loads ? std::optional(beginning_.from.name) : std::nullopt,
           .backup = backup.pair}});
@@ -124,7 +116,7 @@ void Job::OnStandInConfigured(size_t place, CoordinatorOutputs& outputs) {
       LogReason{absl::StrCat("job '", spec_.name, "': ", NameOf(backup.holder),
                              backup.is_being_made ? " is given a new backup of server "
                                                   : " holds the backup of server ",
-                             servers_[place].server)});
+                             places_[place].server)});
   if (backup.is_being_made) return ConnectBackup(place, outputs);
   MaybeRun(outputs);
 }
@@ -132,7 +124,7 @@ void Job::OnStandInConfigured(size_t place, CoordinatorOutputs& outputs) {
 // Once the server has its shards, whose records these are.
 void Job::ConnectBackup(size_t place, CoordinatorOutputs& outputs) {
   const Backup& backup = backups_[place];
-  outputs.push_back(ToMember{servers_[place].connection,
+  outputs.push_back(ToMember{places_[place].connection,
                              BackupAt{.job = id_,
                                       .addresses = backup.stand_in->shard_addresses,
                                       .pair = backup.pair,
@@ -148,16 +140,14 @@ std::optional<size_t> Job::StandsInFor(uint32_t server) const {
   for (size_t place = 0; place < backups_.size(); ++place) {
     const auto& stand_in = backups_[place].stand_in;
     const bool is_it = stand_in && stand_in->server == server;
-    if (is_it && servers_[place].server != server) return place;
+    if (is_it && places_[place].server != server) return place;
   }
   return std::nullopt;
 }
 
 void Job::DropStandIn(size_t place, const std::string& why, CoordinatorOutputs& outputs) {
   Backup& backup = backups_[place];
-  const uint64_t bytes = placement_->server_use[place].total();
-  uint64_t& placed = placed_bytes_[backup.holder.server];
-  placed -= std::min(placed, bytes);
+  places_.DropCopy(place, backup.holder.server);
   if (!backup.stand_in) return;
   outputs.push_back(ToMember{backup.stand_in->connection, DropJob{id_, why}});
   backup.stand_in.reset();
@@ -175,7 +165,7 @@ void Job::DropStandIns(const std::string& reason, CoordinatorOutputs& outputs) {
 
 BackupView Job::ViewOfBackup(size_t place) const {
   const Backup& backup = backups_[place];
-  BackupView view = {.server = servers_[place].server, .lost = backup.lost};
+  BackupView view = {.server = places_[place].server, .lost = backup.lost};
   if (IsFenced()) view.journal_lost = place_journals_[place].lost;
   if (backup.IsThere()) {
     view.holder = NameOf(backup.holder);
@@ -192,9 +182,8 @@ BackupView Job::ViewOfBackup(size_t place) const {
 void Job::OnBackupLost(uint32_t server, const std::string& reason,
                        CoordinatorOutputs& outputs) {
   if (const auto place = StandsInFor(server)) return LoseBackup(*place, reason, outputs);
-  const auto found = std::ranges::find(servers_, server, &JobServer::server);
-  if (found == servers_.end() || backups_.empty()) return;
-  LoseBackup(static_cast<size_t>(found - servers_.begin()), reason, outputs);
+  const std::optional<size_t> place = places_.Of(server);
+  if (place && !backups_.empty()) LoseBackup(*place, reason, outputs);
 }
 
 // Stored before the server hears of it: what it publishes from then on no backup has.
@@ -203,7 +192,7 @@ void Job::LoseBackup(size_t place, const std::string& why, CoordinatorOutputs& o
   if (phase_ == Phase::kOver) return;
   if (!backup.IsThere()) return GiveUpNewBackup(place, why, outputs);
   backup.lost = why;
-  const JobServer& server = servers_[place];
+  const JobServer& server = places_[place];
   outputs.push_back(
       LogReason{absl::StrCat("job '", spec_.name, "': the backup of ", NameOf(server),
                              " is lost: ", why, "; it goes on without one"),
@@ -213,8 +202,8 @@ void Job::LoseBackup(size_t place, const std::string& why, CoordinatorOutputs& o
       outputs);
   Store(outputs);
   DropStandIn(place, "the backup is lost", outputs);
-  if (!IsHere(server) && CanWaitFor(place)) return GoBackToJournal(place, why, outputs);
-  if (!IsHere(server)) {
+  if (!IsHere(place) && CanWaitFor(place)) return GoBackToJournal(place, why, outputs);
+  if (!IsHere(place)) {
     return Fail(absl::StrCat(NameOf(server), " is lost, and so is its backup: ", why,
                              WhyNoJournal(place), "; go on from a checkpoint"),
                 outputs);
@@ -236,7 +225,7 @@ void Job::Promote(size_t place, CoordinatorOutputs& outputs) {
   }
   outputs.push_back(ToMember{stand_in.connection, take});
   const std::string what = absl::StrCat(
-      NameOf(servers_[place]), " is dead, and its backup takes over: ", stand_in.name);
+      NameOf(places_[place]), " is dead, and its backup takes over: ", stand_in.name);
   outputs.push_back(LogReason{absl::StrCat("job '", spec_.name, "': ", what),
                               LogReason::Level::kWarning});
   Say({.kind = EventKind::kServer, .what = what}, outputs);
@@ -263,13 +252,13 @@ bool Job::SeeksBackup(size_t place) const {
 
 bool Job::NeedsHost(const std::string& host, const LeavingHosts& leaving) const {
   if (phase_ != Phase::kRunning || backups_.empty()) return false;
-  for (size_t place = 0; place < servers_.size(); ++place) {
+  for (size_t place = 0; place < places_.size(); ++place) {
     if (const auto missing = missing_.find(place); missing != missing_.end()) {
       const auto& successor = missing->second.successor;
       if (successor && successor->host == host) return true;
       continue;
     }
-    const std::string& served_on = servers_[place].host;
+    const std::string& served_on = places_[place].host;
     const std::string holder = HasBackup(place) ? backups_[place].stand_in->host : "";
     const auto at = leaving.find(served_on);
     const bool is_gone_soon = at != leaving.end() && at->second;
@@ -283,7 +272,7 @@ bool Job::NeedsHost(const std::string& host, const LeavingHosts& leaving) const 
 void Job::MoveBackups(const LeavingHosts& leaving, CoordinatorOutputs& outputs) {
   for (size_t place = 0; place < backups_.size(); ++place) {
     if (!HasBackup(place) || missing_.contains(place)) continue;
-    const auto served_on = leaving.find(servers_[place].host);
+    const auto served_on = leaving.find(places_[place].host);
     // One that may end is about to: its backup is what will be left.
     if (served_on == leaving.end() || served_on->second) continue;
     if (!leaving.contains(backups_[place].stand_in->host)) continue;
@@ -307,8 +296,8 @@ bool Job::MayHold(size_t place, const JobServer& holder) const {
   const ServerMemory& memory = holder.memory;
   const bool has_room =
       memory.budget_bytes == 0 ||
-      memory.placed_bytes + placement_->server_use[place].total() <= memory.budget_bytes;
-  return has_room && holder.name != servers_[place].host;
+      memory.placed_bytes + places_.BytesOf(place) <= memory.budget_bytes;
+  return has_room && holder.name != places_[place].host;
 }
 
 // One of the others has, is being given or could be given the backup, which then takes its
@@ -322,7 +311,7 @@ bool Job::KeepsCopy(size_t place, std::vector<JobServer>& others) const {
   const auto found = std::ranges::find_if(
       others, [&](const JobServer& one) { return MayHold(place, one); });
   if (found == others.end()) return false;
-  found->memory.placed_bytes += placement_->server_use[place].total();
+  found->memory.placed_bytes += places_.BytesOf(place);
   return true;
 }
 
@@ -349,9 +338,8 @@ void Job::SeekBackups(const std::vector<JobServer>& connected, absl::Duration no
       if (MayHold(place, one) && is_less) best = &one;
     }
     if (best == nullptr) {
-      const bool is_alone = std::ranges::all_of(holders, [&](const JobServer& one) {
-        return one.name == servers_[place].host;
-      });
+      const bool is_alone = std::ranges::all_of(
+          holders, [&](const JobServer& one) { return one.name == places_[place].host; });
       backup.why_none = is_alone ? "no other server that stays is attached"
                                  : "no other server that is attached has room for one";
       continue;
@@ -361,7 +349,7 @@ void Job::SeekBackups(const std::vector<JobServer>& connected, absl::Duration no
     backup.sought_at = now;
     backup.is_being_made = true;
     AskForBackup(place, *best, outputs);
-    best->memory.placed_bytes += placement_->server_use[place].total();
+    best->memory.placed_bytes += places_.BytesOf(place);
   }
 }
 
@@ -370,27 +358,27 @@ void Job::GiveUpNewBackup(size_t place, const std::string& why,
   Backup& backup = backups_[place];
   if (!std::exchange(backup.is_being_made, false)) return;
   const std::string what =
-      absl::StrCat("the new backup of ", NameOf(servers_[place]), " is lost: ", why);
+      absl::StrCat("the new backup of ", NameOf(places_[place]), " is lost: ", why);
   outputs.push_back(LogReason{absl::StrCat("job '", spec_.name, "': ", what),
                               LogReason::Level::kWarning});
   Say({.kind = EventKind::kBackup, .what = what}, outputs);
   if (backup.is_ready) {
-    outputs.push_back(ToMember{servers_[place].connection, BackupGone{id_, why}});
+    outputs.push_back(ToMember{places_[place].connection, BackupGone{id_, why}});
   }
   DropStandIn(place, "the backup is lost", outputs);
 }
 
 void Job::OnBackedUp(uint32_t server, const BackedUp& backed_up,
                      CoordinatorOutputs& outputs) {
-  const auto found = std::ranges::find(servers_, server, &JobServer::server);
-  if (found == servers_.end() || backups_.empty()) return;
-  Backup& backup = backups_[static_cast<size_t>(found - servers_.begin())];
+  const std::optional<size_t> place = places_.Of(server);
+  if (!place || backups_.empty()) return;
+  Backup& backup = backups_[*place];
   const bool is_it = backup.is_ready && backup.pair.session_key == backed_up.session_key;
   if (!is_it || !std::exchange(backup.is_being_made, false)) return;
   backup.lost.clear();
   Store(outputs);
-  const std::string what =
-      absl::StrCat(NameOf(*found), " has a backup again, with ", NameOf(backup.holder));
+  const std::string what = absl::StrCat(
+      NameOf(places_[*place]), " has a backup again, with ", NameOf(backup.holder));
   outputs.push_back(LogReason{absl::StrCat("job '", spec_.name, "': ", what)});
   Say({.kind = EventKind::kBackup, .what = what}, outputs);
 }

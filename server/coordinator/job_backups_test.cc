@@ -100,6 +100,23 @@ TEST_F(JobBackups, AServerThatTakesLongToBuildHearsOfItsBackupThen) {
   EXPECT_TRUE(Last<PrepareEpoch>(2).has_value());
 }
 
+TEST_F(JobBackups, AServerThatIsLostBeforeTheJobBeginsEndsItInOrder) {
+  AttachServers(2);
+  servers_answer_ = false;
+  WorkersCome(WithBackups());
+  StandInComes(3, Last<HoldBackup>(2).value());
+  Lose(1, {2, 3, 10, 11});
+  EXPECT_EQ(Shown().phase, "failed");
+  EXPECT_THAT(Shown().reason,
+              HasSubstr("server 0 (server1) is lost, and the job had not"));
+  // Whoever has something of it is told, and what it had is shown.
+  EXPECT_TRUE(Last<DropJob>(2).has_value());
+  EXPECT_TRUE(Last<DropJob>(3).has_value());
+  ASSERT_EQ(Shown().backups.size(), 2u);
+  EXPECT_EQ(Shown().backups[1].server, 1u);
+  EXPECT_EQ(Shown().expected_servers, 2u);
+}
+
 TEST_F(JobBackups, OneServerIsRefused) {
   AttachServers(1);
   WorkersCome(WithBackups());

@@ -165,7 +165,7 @@ void Job::OrderCut(CoordinatorOutputs& outputs) {
 void Job::BeginCut(uint64_t step, CoordinatorOutputs& outputs) {
   if (cuts_.contains(step)) return;
   std::set<uint32_t> servers;
-  for (const JobServer& server : servers_) servers.insert(server.server);
+  for (const JobServer& server : places_) servers.insert(server.server);
   cuts_.Begin(step, std::move(servers));
   ToServers(CutAt{.job = id_,
                   .step = step,

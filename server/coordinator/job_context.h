@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "server/coordinator/coordinator.h"
 #include "server/coordinator/growing_numbers.h"
 
@@ -23,6 +24,11 @@ struct JobServer {
   // The epoch from which on workers find it there; 0: it began with the job.
   uint64_t moved_in = 0;
 };
+
+// "server 3 (gpu7)"
+inline std::string NameOf(const JobServer& server) {
+  return absl::StrCat("server ", server.server, " (", server.name, ")");
+}
 
 // Counters that survive the coordinator: they only grow.
 struct Counters {

@@ -25,17 +25,15 @@ bool Job::MembershipDiffers() const {
 void Job::MaybeChangeEpoch(CoordinatorOutputs& outputs) {
   if (phase_ != Phase::kRunning || change_.has_value()) return;
   const bool has_news =
-      next_training_ || cut_wanted_ || change_is_due_ || HasUntoldMoves();
+      next_training_ || cut_wanted_ || change_is_due_ || places_.HasUntoldMoves();
   if (!MembershipDiffers() && !has_news) return;
   change_is_due_ = false;
   const uint64_t epoch = counters_.epochs.Next(spec_.name);
   change_ = Change{.epoch = epoch, .reasons = std::exchange(change_reasons_, {})};
   change_->training = std::exchange(next_training_, std::nullopt);
   change_->cuts = std::exchange(cut_wanted_, false);
-  for (JobServer& server : servers_) {
-    change_->unprepared.insert(server.server);
-    if (server.moved_in == kUntold) server.moved_in = epoch;
-  }
+  places_.BeginEpoch(epoch);
+  for (const JobServer& server : places_) change_->unprepared.insert(server.server);
   ToServers(PrepareEpoch{id_, epoch}, outputs);
 }
 
@@ -60,7 +58,7 @@ void Job::Commit(CoordinatorOutputs& outputs) {
          .key = worker.key});
   }
   change_->reasons.Add(std::exchange(change_reasons_, {}));
-  for (const JobServer& server : servers_) change_->uncommitted.insert(server.server);
+  for (const JobServer& server : places_) change_->uncommitted.insert(server.server);
   begun_ = {.epoch = change_->epoch,
             .members = change_->members,
             .reason = change_->reasons.Text(),
@@ -77,7 +75,7 @@ void Job::Commit(CoordinatorOutputs& outputs) {
   if (change_->cuts) OrderCut(orders);
   Store(outputs);
   std::ranges::move(orders, std::back_inserter(outputs));
-  for (const JobServer& server : servers_) SendCommit(server, outputs);
+  for (const JobServer& server : places_) SendCommit(server, outputs);
   may_close_ = true;
 }
 
@@ -168,7 +166,7 @@ void Job::TellEpoch(uint32_t rank, CoordinatorOutputs& outputs) {
                                       .members = static_cast<uint32_t>(committed_.size()),
                                       .seeder = Seeder() == rank,
                                       .reason = begun_.reason,
-                                      .moved = MovedShards(),
+                                      .moved = places_.Moved(),
                                       .staleness = StalenessInForce(),
                                       .member = {id_, rank, worker.incarnation},
                                       .key = worker.key}});
@@ -183,15 +181,15 @@ void Job::Welcome(const MemberRecord& member, bool is_seeder,
                         .epoch = counters_.epochs.Of(spec_.name),
                         .first_step = worker.first_step,
                         .seeder = is_seeder,
-                        .shard_addresses = shard_addresses_,
-                        .placement = placement_,
+                        .shard_addresses = places_.addresses(),
+                        .placement = places_.placement(),
                         .members = static_cast<uint32_t>(committed_.size()),
                         .contributions = plan_->contributions(),
                         .barriers = barriers_,
                         .rank = member.rank,
                         .key = worker.key,
                         .staleness = StalenessInForce()};
-  for (const JobServer& server : servers_) {
+  for (const JobServer& server : places_) {
     welcome.shard_servers.insert(welcome.shard_servers.end(),
                                  server.shard_addresses.size(),
                                  {server.server, server.incarnation});

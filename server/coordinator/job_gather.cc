@@ -146,36 +146,23 @@ void Job::Begin(const std::vector<JobServer>& servers,
   const uint32_t run = options_.keeps_checkpoints ? beginning_.run : 0;
   const auto from =
       beginning_.resumes ? std::optional(beginning_.from.name) : std::nullopt;
-  servers_ = servers;
-  placement_ = *placement;
-  ListTrainingShards();
-  auto addresses = std::make_shared<std::vector<std::string>>();
-  uint32_t first_shard = 0;
-  for (size_t i = 0; i < servers_.size(); ++i) {
-    const JobServer& server = servers_[i];
-    placed_bytes_[server.server] = placement_->server_use[i].total();
-    unconfigured_.insert(server.server);
-    outputs.push_back(ToMember{server.connection, ConfigureJob{.job = id_,
-                                                               .declared = declared_,
-                                                               .placement = placement_,
-                                                               .first_shard = first_shard,
-                                                               .checkpoint_run = run,
-                                                               .resume_from = from}});
-    first_shard += static_cast<uint32_t>(server.shard_addresses.size());
-    addresses->insert(addresses->end(), server.shard_addresses.begin(),
-                      server.shard_addresses.end());
+  places_.Begin(servers, *placement, declared_->trained_blocks);
+  quorum_.SetShards(places_.training_shards());
+  for (size_t place = 0; place < places_.size(); ++place) {
+    unconfigured_.insert(places_[place].server);
+    outputs.push_back(ToMember{places_[place].connection,
+                               ConfigureJob{.job = id_,
+                                            .declared = declared_,
+                                            .placement = places_.placement(),
+                                            .first_shard = places_.FirstShard(place),
+                                            .checkpoint_run = run,
+                                            .resume_from = from}});
   }
-  shard_addresses_ = std::move(addresses);
-  if (IsFenced()) place_journals_.resize(servers_.size());
+  if (IsFenced()) place_journals_.resize(places_.size());
   if (spec_.HasBackups()) AskForBackups(outputs);
-  reason_ = absl::StrCat("placing ", placement_->shard_of_block.size(), " blocks on ",
-                         first_shard, " shards of ", servers_.size(), " servers");
+  reason_ = absl::StrCat("placing ", (*placement)->shard_of_block.size(), " blocks on ",
+                         places_.shards(), " shards of ", places_.size(), " servers");
   outputs.push_back(LogReason{absl::StrCat("job '", spec_.name, "': ", reason_)});
-}
-
-uint64_t Job::BytesOn(uint32_t server) const {
-  const auto placed = placed_bytes_.find(server);
-  return IsOver() || placed == placed_bytes_.end() ? 0 : placed->second;
 }
 
 void Job::OnConfigured(uint32_t server, uint64_t step, CoordinatorOutputs& outputs) {
@@ -250,20 +237,19 @@ void Job::OnConfigureFailed(uint32_t server, const absl::Status& status,
   if (const auto place = AwaitsStandInOn(server)) {
     return GiveUpNewBackup(*place, why, outputs);
   }
-  auto failed = std::ranges::find(servers_, server, &JobServer::server);
+  std::optional<size_t> failed = places_.Of(server);
   if (const auto place = StandsInFor(server)) {
     if (backups_[*place].is_being_made) return GiveUpNewBackup(*place, why, outputs);
-    failed =
-        servers_.begin() + static_cast<std::ptrdiff_t>((*place + 1) % servers_.size());
+    failed = (*place + 1) % places_.size();
   }
-  if (phase_ == Phase::kOver || failed == servers_.end()) return;
+  if (phase_ == Phase::kOver || !failed) return;
   const char* advice =
       absl::IsDataLoss(status)
           ? "; syncline checkpoint list shows earlier ones, for --resume NAME"
           : "";
   const absl::Status what(
       status.code(),
-      absl::StrCat("server ", failed->name, " cannot serve job '", spec_.name,
+      absl::StrCat("server ", places_[*failed].name, " cannot serve job '", spec_.name,
                    "': ", std::string(status.message()), advice));
   // The same job on the same servers would end the same way.
   const bool is_of_the_job =

@@ -27,7 +27,7 @@ std::string Job::WhyNoJournal(size_t place) const {
 }
 
 bool Job::HasJournalOf(const JobServer& server, size_t place) const {
-  const std::set<uint32_t> shards = ShardsOf(servers_[place]);
+  const std::set<uint32_t> shards = places_.ShardsOf(place);
   const uint32_t generation = IsFenced() ? place_journals_[place].generation : 0;
   const auto has = [&](const JournaledRun& run, uint32_t shard) {
     const auto found = std::ranges::find(run.shards, shard);
@@ -44,34 +44,35 @@ bool Job::HasJournalOf(const JobServer& server, size_t place) const {
 
 void Job::OnJournalLost(uint32_t server, const std::string& reason,
                         CoordinatorOutputs& outputs) {
-  const auto found = std::ranges::find(servers_, server, &JobServer::server);
-  if (phase_ == Phase::kOver || !IsFenced() || found == servers_.end()) return;
-  if (!IsHere(*found)) return;
-  PlaceJournal& journal = place_journals_[static_cast<size_t>(found - servers_.begin())];
+  const std::optional<size_t> place = places_.Of(server);
+  if (phase_ == Phase::kOver || !IsFenced() || !place || !IsHere(*place)) return;
+  PlaceJournal& journal = place_journals_[*place];
   if (std::exchange(journal.lost, reason).empty()) {
     journal.generation = counters_.next_incarnation++;
     outputs.push_back(PersistState{});
     Store(outputs);
     const std::string what =
-        absl::StrCat("the journal of ", NameOf(*found), " has ended: ", reason);
+        absl::StrCat("the journal of ", NameOf(places_[*place]), " has ended: ", reason);
     outputs.push_back(
         LogReason{absl::StrCat("job '", spec_.name, "': ", what,
                                "; it goes on without one until there is another"),
                   LogReason::Level::kWarning});
     Say({.kind = EventKind::kBackup, .what = what}, outputs);
   }
-  outputs.push_back(ToMember{found->connection, JournalGone{id_, journal.generation}});
+  outputs.push_back(
+      ToMember{places_[*place].connection, JournalGone{id_, journal.generation}});
 }
 
 void Job::OnJournalWhole(uint32_t server, const JournalWhole& whole,
                          CoordinatorOutputs& outputs) {
-  const auto found = std::ranges::find(servers_, server, &JobServer::server);
-  if (phase_ == Phase::kOver || !IsFenced() || found == servers_.end()) return;
-  PlaceJournal& journal = place_journals_[static_cast<size_t>(found - servers_.begin())];
+  const std::optional<size_t> place = places_.Of(server);
+  if (phase_ == Phase::kOver || !IsFenced() || !place) return;
+  PlaceJournal& journal = place_journals_[*place];
   if (journal.generation != whole.generation || journal.lost.empty()) return;
   journal.lost.clear();
   Store(outputs);
-  const std::string what = absl::StrCat(NameOf(*found), " has a whole journal again");
+  const std::string what =
+      absl::StrCat(NameOf(places_[*place]), " has a whole journal again");
   outputs.push_back(LogReason{absl::StrCat("job '", spec_.name, "': ", what)});
   Say({.kind = EventKind::kBackup, .what = what}, outputs);
 }
@@ -85,7 +86,7 @@ void Job::AskToRestore(size_t place, const JobServer& holder,
   missing.order = counters_.next_incarnation++;
   missing.restorer = holder.server;
   missing.host = holder.name;
-  const JobServer& lost = servers_[place];
+  const JobServer& lost = places_[place];
   outputs.push_back(PersistState{});
   outputs.push_back(
       ToMember{holder.connection,
@@ -110,9 +111,8 @@ void Job::OnSuccessorLost(size_t place, CoordinatorOutputs& outputs) {
   const std::string why =
       absl::StrCat(NameOf(backups_[place].holder), ", which held it, is lost");
   if (CanWaitFor(place)) return GoBackToJournal(place, why, outputs);
-  const JobServer& dead = servers_[place];
-  Fail(absl::StrCat("server ", dead.server, " (", dead.name,
-                    ") is lost, and so is its backup in the memory of ",
+  Fail(absl::StrCat(NameOf(places_[place]),
+                    " is lost, and so is its backup in the memory of ",
                     NameOf(backups_[place].holder), WhyNoJournal(place),
                     "; go on from a checkpoint"),
        outputs);
@@ -140,8 +140,8 @@ void Job::SayWhatIsStale(uint32_t server, const ServerHello& hello,
                          CoordinatorOutputs& outputs) const {
   if (phase_ != Phase::kRunning || !IsFenced() || journal_.empty()) return;
   if (hello.identity) return;  // it serves what it has
-  for (size_t place = 0; place < servers_.size(); ++place) {
-    const std::set<uint32_t> shards = ShardsOf(servers_[place]);
+  for (size_t place = 0; place < places_.size(); ++place) {
+    const std::set<uint32_t> shards = places_.ShardsOf(place);
     const uint32_t generation = place_journals_[place].generation;
     const auto is_older = [&](const JournaledRun& run) {
       if (run.job != FolderOf(spec_.name) || run.run != journal_) return false;
@@ -154,7 +154,7 @@ void Job::SayWhatIsStale(uint32_t server, const ServerHello& hello,
     if (std::ranges::none_of(hello.journals, is_older)) continue;
     const std::string named = absl::StrCat("server ", server, " (", hello.name, ")");
     const std::string what = absl::StrCat(
-        named, " has an earlier journal of the place of ", NameOf(servers_[place]),
+        named, " has an earlier journal of the place of ", NameOf(places_[place]),
         ", which went on without it: it is not used, and ", named, " is a spare");
     outputs.push_back(LogReason{absl::StrCat("job '", spec_.name, "': ", what),
                                 LogReason::Level::kWarning});

@@ -11,16 +11,6 @@
 
 namespace syncline {
 
-void Job::ListTrainingShards() {
-  std::set<uint32_t> shards;
-  const std::vector<uint32_t>& shard_of_block = placement_->shard_of_block;
-  for (uint32_t block = 0; block < shard_of_block.size(); ++block) {
-    if (declared_->trained_blocks.contains(block)) shards.insert(shard_of_block[block]);
-  }
-  training_shards_ = shards;
-  quorum_.SetShards(std::move(shards));
-}
-
 void Job::OnHeld(const StepHeld& held) {
   if (phase_ != Phase::kRunning || !HasQuorum()) return;
   quorum_.Held(held);
@@ -68,7 +58,7 @@ void Job::TakeClosed(const HeldJob& held, uint32_t server) {
 }
 
 void Job::InformServers(CoordinatorOutputs& outputs) {
-  for (const JobServer& server : servers_) {
+  for (const JobServer& server : places_) {
     const bool lacks_step =
         closed_ && homecoming_->closed[server.server] <= closed_->step;
     if (lacks_step) outputs.push_back(ToMember{server.connection, *closed_});

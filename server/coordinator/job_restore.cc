@@ -44,14 +44,14 @@ JobRecord Job::ToRecord() const {
                       .decided = decisions_.decided(),
                       .decision = decision_,
                       .step = LowestStep(),
-                      .placement_sum = SumOf(*placement_),
+                      .placement_sum = SumOf(*places_.placement()),
                       .journal = journal_,
                       .run = beginning_.run,
                       .last_cut = cuts_.last(),
                       .saves_last = saves_last_,
                       .saved = cuts_.saved()};
-  for (const JobServer& server : servers_) {
-    const auto place = static_cast<size_t>(&server - servers_.data());
+  for (size_t place = 0; place < places_.size(); ++place) {
+    const JobServer& server = places_[place];
     record.servers.push_back(
         {.identity = {server.server, server.incarnation},
          .name = server.name,
@@ -109,26 +109,23 @@ void Job::Take(const JobRecord& record, std::shared_ptr<const JobPlacement> plac
   change_ = Change{.epoch = begun_.epoch, .members = begun_.members, .is_restored = true};
   homecoming_ = Homecoming();
   recoveries_.Begin(Recoveries::Cause::kCoordinator, "the coordinator", std::nullopt);
-  placement_ = std::move(placement);
-  ListTrainingShards();
-  const uint64_t planned = declared_->spec.training.sync().staleness;
-  const StalenessChange staleness = {
-      .planned = planned,
-      .staleness = std::max(planned, record.training.sync().staleness)};
+  std::vector<JobServer> servers;
   for (const RecordedServer& server : record.servers) {
     const uint32_t number = server.identity.server;
-    placed_bytes_[number] =
-        UseAfter(placement_->server_use[servers_.size()], staleness).total();
-    servers_.push_back({.server = number,
-                        .incarnation = server.identity.incarnation,
-                        .name = server.name,
-                        .host = server.host,
-                        .shard_addresses = server.shard_addresses,
-                        .moved_in = server.moved_in});
+    servers.push_back({.server = number,
+                       .incarnation = server.identity.incarnation,
+                       .name = server.name,
+                       .host = server.host,
+                       .shard_addresses = server.shard_addresses,
+                       .moved_in = server.moved_in});
     homecoming_->servers.insert(number);
     change_->uncommitted.insert(number);
   }
-  ListShardAddresses();
+  places_.Begin(std::move(servers), std::move(placement), declared_->trained_blocks);
+  quorum_.SetShards(places_.training_shards());
+  const uint64_t planned = declared_->spec.training.sync().staleness;
+  places_.Plan({.planned = planned,
+                .staleness = std::max(planned, record.training.sync().staleness)});
   if (spec_.HasBackups()) RestoreBackups(record);
   for (size_t i = 0; i < begun_.members.size(); ++i) {
     const MemberRecord& member = begun_.members[i];
@@ -152,30 +149,30 @@ void Job::Take(const JobRecord& record, std::shared_ptr<const JobPlacement> plac
 
 void Job::OnServerBack(uint32_t number, ConnectionId connection, const HeldJob& held,
                        CoordinatorOutputs& outputs) {
-  const auto server = std::ranges::find(servers_, number, &JobServer::server);
-  if (phase_ == Phase::kOver || server == servers_.end()) {
+  const auto place = places_.Of(number);
+  if (phase_ == Phase::kOver || !place) {
     outputs.push_back(ToMember{connection, DropJob{held.job, "it is over"}});
     return;
   }
-  const auto place = static_cast<size_t>(server - servers_.begin());
-  if (const auto missing = missing_.find(place); missing != missing_.end()) {
+  if (const auto missing = missing_.find(*place); missing != missing_.end()) {
     if (const auto& successor = missing->second.successor) {
       outputs.push_back(ToMember{successor->connection,
                                  DropJob{held.job, "the one before it is back"}});
     }
     missing_.erase(missing);
   }
-  server->connection = connection;
+  places_.SetConnection(*place, connection);
   if (journal_.empty()) journal_ = held.run;
   if (!backups_.empty()) {
     Store(outputs);
-    outputs.push_back(ToMember{connection, BackupGone{id_, backups_[place].lost}});
+    outputs.push_back(ToMember{connection, BackupGone{id_, backups_[*place].lost}});
   }
-  FinishHomecoming(*server, held, outputs);
+  FinishHomecoming(*place, held, outputs);
 }
 
-void Job::FinishHomecoming(const JobServer& server, const HeldJob& held,
+void Job::FinishHomecoming(size_t place, const HeldJob& held,
                            CoordinatorOutputs& outputs) {
+  const JobServer& server = places_[place];
   const uint32_t number = server.server;
   if (!homecoming_ || homecoming_->servers.erase(number) == 0) return;
   homecoming_->prepared = std::max(homecoming_->prepared, held.prepared);
@@ -203,7 +200,7 @@ void Job::FinishHomecoming(const JobServer& server, const HeldJob& held,
 // and told nobody.
 void Job::RepeatDecision(CoordinatorOutputs& outputs) {
   if (!decision_) return;
-  for (const JobServer& server : servers_) {
+  for (const JobServer& server : places_) {
     if (homecoming_->decided[server.server] >= decisions_.decided()) continue;
     outputs.push_back(ToMember{server.connection, *decision_});
   }
@@ -222,7 +219,8 @@ void Job::GoOn(CoordinatorOutputs& outputs) {
                         "the coordinator came back in the middle of a change");
   }
   if (next_training_) change_reasons_.Add(EpochCause::kSettings, "new options");
-  if (HasUntoldMoves()) change_reasons_.Add(EpochCause::kServer, "a server came back");
+  if (places_.HasUntoldMoves())
+    change_reasons_.Add(EpochCause::kServer, "a server came back");
   GiveUpLostCuts(outputs);
   for (const MemberRecord& member : committed_) {
     const auto worker = workers_.find(member.rank);
@@ -288,15 +286,15 @@ void Job::AwaitReturn(absl::Duration now, CoordinatorOutputs& outputs) {
   const std::string within =
       absl::StrCat("did not come back within ", absl::FormatDuration(limit),
                    " after the coordinator was started anew");
-  for (size_t place = 0; place < servers_.size(); ++place) {
-    const JobServer& server = servers_[place];
-    if (!homecoming_->servers.contains(server.server) || !IsHere(server)) continue;
+  for (size_t place = 0; place < places_.size(); ++place) {
+    const JobServer& server = places_[place];
+    if (!homecoming_->servers.contains(server.server) || !IsHere(place)) continue;
     if (!CanWaitFor(place)) {
-      return Fail(absl::StrCat("server ", server.server, " (", server.name, ") ", within,
-                               ", and ", WhyNotWait(), WhyNoJournal(place)),
+      return Fail(absl::StrCat(NameOf(server), " ", within, ", and ", WhyNotWait(),
+                               WhyNoJournal(place)),
                   outputs);
     }
-    Miss(server, {server.server}, outputs);
+    Miss(place, {server.server}, outputs);
   }
   std::vector<uint32_t> missing;
   for (const auto& [rank, worker] : workers_) {
@@ -306,7 +304,7 @@ void Job::AwaitReturn(absl::Duration now, CoordinatorOutputs& outputs) {
     DropWorker(rank, within, Readmission::Cause::kDied, outputs);
   }
   if (workers_.empty() && LacksServers()) {
-    const uint32_t server = servers_[missing_.begin()->first].server;
+    const uint32_t server = places_[missing_.begin()->first].server;
     return Fail(absl::StrCat("its workers and server ", server, " ", within,
                              "; what the job did is in the journals of its servers: play "
                              "them with syncline replay, and resume from that"),
@@ -324,8 +322,7 @@ absl::Duration Job::TimeToReturn() const {
 std::string Job::WhoIsAwaited() const {
   std::vector<std::string> who;
   for (const uint32_t number : homecoming_->servers) {
-    const auto server = std::ranges::find(servers_, number, &JobServer::server);
-    who.push_back(absl::StrCat("server ", number, " (", server->name, ")"));
+    who.push_back(NameOf(places_[places_.Of(number).value()]));
   }
   for (const auto& [rank, worker] : workers_) {
     if (worker.is_awaited && who.size() < kMissingShown) who.push_back(Named(rank));

@@ -52,12 +52,12 @@ std::optional<std::string> Job::HarmOfLosing(const std::string& host,
                                              std::vector<JobServer>& others) const {
   const auto serves = [&](size_t place) {
     const auto missing = missing_.find(place);
-    if (missing == missing_.end()) return servers_[place].host == host;
+    if (missing == missing_.end()) return places_[place].host == host;
     const auto& successor = missing->second.successor;
     return successor && successor->host == host;
   };
   std::vector<size_t> served;
-  for (size_t place = 0; place < servers_.size(); ++place) {
+  for (size_t place = 0; place < places_.size(); ++place) {
     if (serves(place)) served.push_back(place);
   }
   if (IsOver() || served.empty()) return std::nullopt;
@@ -76,25 +76,6 @@ std::optional<std::string> Job::HarmOfLosing(const std::string& host,
            "there";
   }
   return "would fail: it has weights there that are nowhere else";
-}
-
-bool Job::IsHere(const JobServer& server) const {
-  return !missing_.contains(static_cast<size_t>(&server - servers_.data()));
-}
-
-// That have blocks: the others write nothing.
-std::set<uint32_t> Job::ShardsOf(const JobServer& server) const {
-  uint32_t first = 0;
-  for (const JobServer& other : servers_) {
-    if (&other == &server) break;
-    first += static_cast<uint32_t>(other.shard_addresses.size());
-  }
-  const auto end = first + static_cast<uint32_t>(server.shard_addresses.size());
-  std::set<uint32_t> shards;
-  for (const uint32_t shard : placement_->shard_of_block) {
-    if (shard >= first && shard < end) shards.insert(shard);
-  }
-  return shards;
 }
 
 void Job::OnServerLost(const ServerLoss& loss, CoordinatorOutputs& outputs) {
@@ -117,39 +98,30 @@ void Job::OnServerLost(const ServerLoss& loss, CoordinatorOutputs& outputs) {
         absl::StrCat(NameOf(backups_[*place].holder), ", which held it, is lost");
     return LoseBackup(*place, why, outputs);
   }
-  const auto lost = std::ranges::find(servers_, number, &JobServer::server);
-  if (lost == servers_.end() || !IsHere(*lost)) return;
-  const auto place = static_cast<size_t>(lost - servers_.begin());
-  if (CanWaitFor(place) || HasBackup(place)) return Miss(*lost, loss, outputs);
-  const std::string name = lost->name;
+  const std::optional<size_t> found = places_.Of(number);
+  if (!found || !IsHere(*found)) return;
+  const size_t place = *found;
+  if (CanWaitFor(place) || HasBackup(place)) return Miss(place, loss, outputs);
+  const std::string named = NameOf(places_[place]);
   if (!backups_.empty() && !backups_[place].IsThere()) {
     const char* another =
         backups_[place].is_being_made ? "; a new one was being made" : "";
-    return Fail(
-        absl::StrCat("server ", number, " (", name,
-                     ") is lost, and it had no backup any more: ", backups_[place].lost,
-                     another, WhyNoJournal(place), "; go on from a checkpoint"),
-        outputs);
+    return Fail(absl::StrCat(named, " is lost, and it had no backup any more: ",
+                             backups_[place].lost, another, WhyNoJournal(place),
+                             "; go on from a checkpoint"),
+                outputs);
   }
-  servers_.erase(lost);
-  Fail(absl::StrCat("server ", number, " (", name, ") is lost, and ", WhyNotWait()),
-       outputs);
+  Fail(absl::StrCat(named, " is lost, and ", WhyNotWait()), outputs);
 }
 
-void Job::Miss(const JobServer& server, const ServerLoss& loss,
-               CoordinatorOutputs& outputs) {
-  const auto place = static_cast<size_t>(&server - servers_.data());
-  const std::set<uint32_t> shards = ShardsOf(server);
+void Job::Miss(size_t place, const ServerLoss& loss, CoordinatorOutputs& outputs) {
+  const JobServer& server = places_[place];
   missing_[place] = {.since = loss.at};
   stall_.Lost(server.server);
   recoveries_.Begin(
       HasBackup(place) ? Recoveries::Cause::kBackup : Recoveries::Cause::kJournal,
       NameOf(server), loss.at);
-  std::set<uint32_t> blocks;
-  for (uint32_t block = 0; block < placement_->shard_of_block.size(); ++block) {
-    if (shards.contains(placement_->shard_of_block[block])) blocks.insert(block);
-  }
-  decisions_.Forget(blocks);
+  decisions_.Forget(places_.BlocksOf(place));
   // Whatever it had answered, its successor has not.
   if (change_) {
     auto& unanswered =
@@ -173,7 +145,7 @@ void Job::WaitForJournal(size_t place, CoordinatorOutputs& outputs) {
     backups_[place].lost = "its server is lost";
   }
   const std::string what =
-      absl::StrCat("waits for ", NameOf(servers_[place]),
+      absl::StrCat("waits for ", NameOf(places_[place]),
                    "; start it again with its --journal-dir: it goes on from there");
   outputs.push_back(LogReason{absl::StrCat("job '", spec_.name, "' ", what),
                               LogReason::Level::kWarning});
@@ -181,17 +153,15 @@ void Job::WaitForJournal(size_t place, CoordinatorOutputs& outputs) {
 }
 
 bool Job::FitsFor(const JobServer& successor, size_t place) const {
-  return successor.shard_addresses.size() == servers_[place].shard_addresses.size() &&
+  return successor.shard_addresses.size() == places_[place].shard_addresses.size() &&
          HasJournalOf(successor, place);
 }
 
 // Of no place in this job, and going for none.
 bool Job::IsFree(uint32_t number) const {
-  const auto has_it = [number](const JobServer& one) { return one.server == number; };
-  return std::ranges::none_of(servers_, has_it) &&
-         std::ranges::none_of(missing_, [&](const auto& entry) {
-           return entry.second.successor && has_it(*entry.second.successor);
-         });
+  return !places_.Of(number) && std::ranges::none_of(missing_, [&](const auto& entry) {
+    return entry.second.successor && entry.second.successor->server == number;
+  });
 }
 
 void Job::ReplaceServers(const std::vector<JobServer>& attached,
@@ -216,25 +186,20 @@ void Job::ReplaceServers(const std::vector<JobServer>& attached,
 }
 
 void Job::Restore(size_t place, const JobServer& successor, CoordinatorOutputs& outputs) {
-  const JobServer& lost = servers_[place];
   missing_[place].successor = successor;
-  uint32_t first_shard = 0;
-  for (size_t i = 0; i < place; ++i) {
-    first_shard += static_cast<uint32_t>(servers_[i].shard_addresses.size());
-  }
   const uint32_t run = options_.keeps_checkpoints ? beginning_.run : 0;
   outputs.push_back(ToMember{
       successor.connection,
       ConfigureJob{.job = id_,
                    .declared = declared_,
-                   .placement = placement_,
-                   .first_shard = first_shard,
+                   .placement = places_.placement(),
+                   .first_shard = places_.FirstShard(place),
                    .checkpoint_run = run,
                    .restore_run = journal_,
                    .generation = IsFenced() ? place_journals_[place].generation : 0}});
-  outputs.push_back(LogReason{absl::StrCat(
-      "job '", spec_.name, "': server ", successor.server, " (", successor.name,
-      ") reads the journal of server ", lost.server, " (", lost.name, ")")});
+  outputs.push_back(
+      LogReason{absl::StrCat("job '", spec_.name, "': ", NameOf(successor),
+                             " reads the journal of ", NameOf(places_[place]))});
 }
 
 void Job::OnSuccessorFailed(size_t place, const absl::Status& status,
@@ -257,13 +222,13 @@ void Job::OnSuccessorFailed(size_t place, const absl::Status& status,
   if (absl::IsUnavailable(status) && !by_backup) return;
   Fail(absl::StrCat("server ", name, " cannot go on from the ",
                     by_backup ? "backup" : "journal", " of server ",
-                    servers_[place].server, ": ", std::string(status.message())),
+                    places_[place].server, ": ", std::string(status.message())),
        outputs);
 }
 
 // Its records are all back.
 void Job::Succeed(size_t place, uint64_t step, CoordinatorOutputs& outputs) {
-  JobServer& server = servers_[place];
+  const JobServer& server = places_[place];
   const Missing missing = missing_.extract(place).mapped();
   const uint32_t before = server.server;
   uint64_t reached = 0;
@@ -272,11 +237,12 @@ void Job::Succeed(size_t place, uint64_t step, CoordinatorOutputs& outputs) {
     const bool has_stepped = worker.welcomed && worker.beat.step > worker.first_step;
     if (has_stepped) reached = std::max(reached, worker.beat.step);
   }
-  server = *missing.successor;
-  server.moved_in = change_ && !change_->is_restored ? change_->epoch : kUntold;
+  const bool hears_of_it = change_ && !change_->is_restored;
+  places_.Move(place, *missing.successor,
+               hears_of_it ? std::optional(change_->epoch) : std::nullopt);
   // A worker counts the step that it has pushed and whose views it waits for. One that
   // trains nothing comes back at no step: the highest number there is.
-  if (step < reached && reached - step > 1 && !ShardsOf(server).empty()) {
+  if (step < reached && reached - step > 1 && !places_.ShardsOf(place).empty()) {
     return Fail(absl::StrCat("the ", missing.by_backup ? "backup" : "journal",
                              " of server ", server.server, " (", server.name,
                              ") ends at step ", step, ", and workers are at ", reached,
@@ -284,8 +250,6 @@ void Job::Succeed(size_t place, uint64_t step, CoordinatorOutputs& outputs) {
                              "checkpoint"),
                 outputs);
   }
-  placed_bytes_[server.server] = placed_bytes_[before];
-  placed_bytes_.erase(before);
   const auto rename = [&](std::set<uint32_t>& servers) {
     if (servers.erase(before) > 0) servers.insert(server.server);
   };
@@ -294,7 +258,6 @@ void Job::Succeed(size_t place, uint64_t step, CoordinatorOutputs& outputs) {
     rename(change_->uncommitted);
   }
   if (homecoming_) rename(homecoming_->servers);
-  ListShardAddresses();
   const std::string named = NameOf(server);
   const std::string what = missing.by_backup
                                ? absl::StrCat(named, " took the place of server ", before,
@@ -314,7 +277,7 @@ void Job::Succeed(size_t place, uint64_t step, CoordinatorOutputs& outputs) {
   change_reasons_.Add(EpochCause::kServer, what);
   Say({.kind = EventKind::kServer, .what = what}, outputs);
   if (homecoming_ && homecoming_->servers.contains(server.server)) {
-    return FinishHomecoming(server, {.job = id_}, outputs);
+    return FinishHomecoming(place, {.job = id_}, outputs);
   }
   // The last decision may be of a step that is not in its records.
   if (decision_) outputs.push_back(ToMember{server.connection, *decision_});
@@ -329,7 +292,8 @@ void Job::Succeed(size_t place, uint64_t step, CoordinatorOutputs& outputs) {
 
 void Job::EndRecoveries(absl::Duration now, CoordinatorOutputs& outputs) {
   if (!recoveries_.IsUnderWay() || phase_ != Phase::kRunning) return;
-  const bool goes_on = !homecoming_ && !change_ && !LacksServers() && !HasUntoldMoves();
+  const bool goes_on =
+      !homecoming_ && !change_ && !LacksServers() && !places_.HasUntoldMoves();
   if (const auto said = recoveries_.Look(goes_on, now)) {
     outputs.push_back(LogReason{absl::StrCat("job '", spec_.name, "' ", *said)});
     const RecoveryView view = recoveries_.View(now);
@@ -347,15 +311,13 @@ void Job::EndRecoveries(absl::Duration now, CoordinatorOutputs& outputs) {
 std::string Job::WhichServersAreMissing(absl::Duration now) const {
   std::vector<std::string> all;
   for (const auto& [place, missing] : missing_) {
-    const JobServer& server = servers_[place];
     std::string one =
-        absl::StrCat("server ", server.server, " (", server.name, "), ",
+        absl::StrCat(NameOf(places_[place]), ", ",
                      absl::ToInt64Seconds(now - missing.since.value_or(now)), " s of ",
                      absl::ToInt64Seconds(options_.patience), " s");
     if (missing.successor) {
-      absl::StrAppend(&one, ", whose ", missing.by_backup ? "backup" : "journal",
-                      " server ", missing.successor->server, " (",
-                      missing.successor->name, ") reads");
+      absl::StrAppend(&one, ", whose ", missing.by_backup ? "backup" : "journal", " ",
+                      NameOf(*missing.successor), " reads");
     } else if (!missing.error.empty()) {
       absl::StrAppend(&one, " (", missing.error, ")");
     }
@@ -368,13 +330,12 @@ std::string Job::WhichServersAreLost(absl::Duration now, const LostServers& lost
   std::vector<std::string> all;
   bool have_backups = true;
   bool waits = true;
-  for (const JobServer& server : servers_) {
-    const auto found = lost.find(server.server);
-    if (found == lost.end() || !IsHere(server)) continue;
-    const auto place = static_cast<size_t>(&server - servers_.data());
+  for (size_t place = 0; place < places_.size(); ++place) {
+    const auto found = lost.find(places_[place].server);
+    if (found == lost.end() || !IsHere(place)) continue;
     have_backups = have_backups && HasBackup(place);
     waits = waits && CanWaitFor(place);
-    all.push_back(absl::StrCat("server ", server.server, " (", server.name, ") was lost ",
+    all.push_back(absl::StrCat(NameOf(places_[place]), " was lost ",
                                absl::ToInt64Seconds(now - found->second), " s ago"));
   }
   if (all.empty() || phase_ == Phase::kOver) return "";
@@ -394,7 +355,7 @@ void Job::AwaitServers(absl::Duration now, CoordinatorOutputs& outputs) {
     const absl::Duration limit =
         options_.patience * (missing.successor ? kPatienceToRestore : 1);
     if (waited >= limit) {
-      const std::string named = NameOf(servers_[place]);
+      const std::string named = NameOf(places_[place]);
       return Fail(
           absl::StrCat(
               named, " did not come back within ", absl::FormatDuration(Seconds(limit)),
@@ -416,39 +377,6 @@ void Job::AwaitServers(absl::Duration now, CoordinatorOutputs& outputs) {
   for (const auto& [rank, worker] : workers_) {
     if (worker.connected) outputs.push_back(ToMember{worker.connection, Waiting{reason}});
   }
-}
-
-// ---- Where its shards are ----
-
-bool Job::HasUntoldMoves() const {
-  return std::ranges::any_of(
-      servers_, [](const JobServer& server) { return server.moved_in == kUntold; });
-}
-
-std::vector<MovedShard> Job::MovedShards() const {
-  std::vector<MovedShard> moved;
-  uint32_t shard = 0;
-  for (const JobServer& server : servers_) {
-    for (const std::string& address : server.shard_addresses) {
-      if (server.moved_in > 0 && server.moved_in != kUntold) {
-        moved.push_back({.shard = shard,
-                         .epoch = server.moved_in,
-                         .address = address,
-                         .server = {server.server, server.incarnation}});
-      }
-      ++shard;
-    }
-  }
-  return moved;
-}
-
-void Job::ListShardAddresses() {
-  auto addresses = std::make_shared<std::vector<std::string>>();
-  for (const JobServer& server : servers_) {
-    addresses->insert(addresses->end(), server.shard_addresses.begin(),
-                      server.shard_addresses.end());
-  }
-  shard_addresses_ = std::move(addresses);
 }
 
 }  // namespace syncline

@@ -23,8 +23,7 @@ constexpr double kBytesLoadedPerSecond = 20e6;
 
 void Job::OnServerBeat(uint32_t server, const Heartbeat& beat,
                        const JobProgress& progress) {
-  const bool serves = std::ranges::count(servers_, server, &JobServer::server) > 0;
-  if (!serves || progress.members.size() > kMaxWorkers) return;
+  if (!places_.Of(server) || progress.members.size() > kMaxWorkers) return;
   stall_.Said(server, beat, progress);
   server_phases_[server] = progress.phases;
   records_.erase(server);
@@ -57,8 +56,10 @@ void Job::EndStalls(absl::Duration now, CoordinatorOutputs& outputs) {
   // Those who are still to come back hold up the others for a bounded time.
   if (phase_ != Phase::kRunning || homecoming_ || LacksServers()) return;
   std::vector<StallServer> servers;
-  for (size_t i = 0; i < servers_.size(); ++i) {
-    if (placement_->serves[i]) servers.push_back({servers_[i].server, servers_[i].name});
+  for (size_t place = 0; place < places_.size(); ++place) {
+    const JobServer& server = places_[place];
+    if (places_.placement()->serves[place])
+      servers.push_back({server.server, server.name});
   }
   const StallVerdict verdict = stall_.Look(now, StallMembers(), servers);
   SayStalls(now, outputs);
@@ -118,7 +119,7 @@ absl::Status Job::CheckMayLack(uint32_t rank) const {
         absl::StrCat(Named(rank), " is the only member of job '", spec_.name, "'"));
   }
   const std::string host = HostOfMember(workers_.at(rank).name);
-  const bool serves = std::ranges::any_of(servers_, [&](const JobServer& server) {
+  const bool serves = std::ranges::any_of(places_, [&](const JobServer& server) {
     return !host.empty() && HostOfMember(server.host) == host;
   });
   if (!serves || insiders(host) > 1) return absl::OkStatus();
@@ -219,15 +220,14 @@ void Job::AwaitAnswers(absl::Duration now, CoordinatorOutputs& outputs) {
     }
   }
   if (missing.empty() || unanswered_for < limit) return;
-  const auto server = std::ranges::find(servers_, *missing.begin(), &JobServer::server);
-  Fail(
-      absl::StrCat("server ", *missing.begin(), " (",
-                   server == servers_.end() ? "gone" : server->name, ") did not ", what,
-                   " within ", absl::FormatDuration(absl::Trunc(limit, absl::Seconds(1))),
-                   missing.size() == 1
-                       ? ""
-                       : absl::StrCat(", nor did ", missing.size() - 1, " others")),
-      outputs);
+  const std::optional<size_t> place = places_.Of(*missing.begin());
+  Fail(absl::StrCat("server ", *missing.begin(), " (",
+                    place ? places_[*place].name : "gone", ") did not ", what, " within ",
+                    absl::FormatDuration(absl::Trunc(limit, absl::Seconds(1))),
+                    missing.size() == 1
+                        ? ""
+                        : absl::StrCat(", nor did ", missing.size() - 1, " others")),
+       outputs);
 }
 
 }  // namespace syncline

@@ -31,38 +31,6 @@ absl::Status Job::CheckRuns() const {
                    saves_last_ ? "is at its end: " : "has not begun: ", reason_));
 }
 
-// More steps of contributions take more memory. Of fewer it stays planned: what was given
-// before is held.
-absl::Status Job::PlanFor(uint64_t staleness, const ServerMemories& memory) {
-  const uint64_t planned = declared_->spec.training.sync().staleness;
-  std::map<uint32_t, uint64_t> bytes = placed_bytes_;
-  for (size_t i = 0; i < servers_.size(); ++i) {
-    const uint32_t number = servers_[i].server;
-    const MemoryUse use =
-        UseAfter(placement_->server_use[i], {.planned = planned, .staleness = staleness});
-    uint64_t& placed = bytes[number];
-    if (use.total() <= placed) continue;
-    const auto found = memory.find(number);
-    if (found == memory.end()) {
-      return absl::FailedPreconditionError(absl::StrCat(
-          "server ", number, " (", servers_[i].name,
-          ") is not here to be asked whether a larger staleness fits; try again when "
-          "'syncline status' shows it"));
-    }
-    ServerMemory free = found->second;
-    free.placed_bytes -= std::min(free.placed_bytes, placed);
-    const absl::Status fits = CheckMemory(spec_.name, use, free);
-    if (!fits.ok()) {
-      return absl::ResourceExhaustedError(absl::StrCat(
-          "staleness ", staleness,
-          " does not fit, a smaller one may: ", std::string(fits.message())));
-    }
-    placed = use.total();
-  }
-  placed_bytes_ = std::move(bytes);
-  return absl::OkStatus();
-}
-
 std::optional<uint64_t> Job::StalenessInForce() const {
   if (spec_.training.sync().kind != SyncMode::Kind::kSsp) return std::nullopt;
   return begun_.staleness.value_or(declared_->spec.training.sync().staleness);
@@ -93,7 +61,11 @@ absl::StatusOr<ChangedSettings> Job::Update(const UpdateJob& update,
   }
   SYNCLINE_RETURN_IF_ERROR(CheckChange(spec_.training, next, declared_->spec.Trained()));
   if (update.mode) {
-    SYNCLINE_RETURN_IF_ERROR(PlanFor(next.sync().staleness, memory));
+    SYNCLINE_RETURN_IF_ERROR(
+        places_.PlanIfItFits(spec_.name,
+                             {.planned = declared_->spec.training.sync().staleness,
+                              .staleness = next.sync().staleness},
+                             memory));
   }
   outputs.push_back(
       LogReason{absl::StrCat("job '", spec_.name, "': from ", Changeable(spec_.training),

@@ -63,19 +63,16 @@ void Job::ViewProgress(JobView& view) const {
 }
 
 void Job::ViewServers(JobView& view, const LostServers& lost) const {
-  view.expected_servers = servers_.empty() ? options_.expected_servers
-                                           : static_cast<uint32_t>(servers_.size());
-  uint32_t shard = 0;
-  for (const JobServer& server : servers_) {
-    const bool is_attached = !IsOver() && IsHere(server) && !IsAwaited(server.server) &&
+  view.expected_servers =
+      places_.empty() ? options_.expected_servers : static_cast<uint32_t>(places_.size());
+  for (size_t place = 0; place < places_.size(); ++place) {
+    const JobServer& server = places_[place];
+    const bool is_attached = !IsOver() && IsHere(place) && !IsAwaited(server.server) &&
                              !lost.contains(server.server);
     if (is_attached) ++view.attached_servers;
     const auto known = server_phases_.find(server.server);
     if (known != server_phases_.end()) view.server_phases.insert(*known);
-    const auto trained = training_shards_.lower_bound(shard);
-    shard += static_cast<uint32_t>(server.shard_addresses.size());
-    // The others have nothing to record.
-    if (trained == training_shards_.end() || *trained >= shard) continue;
+    if (!places_.Trains(place)) continue;  // it has nothing to record
     ++view.training_servers;
     const auto records = records_.find(server.server);
     if (records != records_.end()) view.records.insert(*records);

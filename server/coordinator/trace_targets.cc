@@ -10,8 +10,9 @@ namespace syncline {
 
 TraceTargets Job::ToTrace() const {
   TraceTargets targets{.job = id_, .members = {}, .declared = declared_};
-  for (const JobServer& server : servers_) {
-    if (!IsHere(server)) continue;
+  for (size_t place = 0; place < places_.size(); ++place) {
+    const JobServer& server = places_[place];
+    if (!IsHere(place)) continue;
     targets.members.push_back({.role = TraceTarget::Role::kServer,
                                .number = server.server,
                                .incarnation = server.incarnation,

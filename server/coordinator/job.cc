@@ -57,12 +57,6 @@ void Job::BeOver() {
   missing_.clear();
 }
 
-std::string Job::Named(uint32_t rank) const {
-  const auto worker = workers_.find(rank);
-  if (worker == workers_.end()) return absl::StrCat("worker ", rank);
-  return absl::StrCat("worker ", rank, " (", worker->second.name, ")");
-}
-
 void Job::ToServers(const CoordinatorBody& body, CoordinatorOutputs& outputs) const {
   for (size_t place = 0; place < places_.size(); ++place) {
     if (IsHere(place)) outputs.push_back(ToMember{places_[place].connection, body});
@@ -73,24 +67,14 @@ void Job::ToServers(const CoordinatorBody& body, CoordinatorOutputs& outputs) co
 
 void Job::OnHeartbeat(uint32_t rank, const Heartbeat& beat, absl::Duration now,
                       CoordinatorOutputs& outputs) {
-  Worker& worker = workers_.at(rank);
-  const CompressionFigures& said = beat.compression;
-  const CompressionFigures& before = worker.beat.compression;
-  // Both only grow in one life.
-  if (said.pushed_values >= before.pushed_values &&
-      said.pushed_value_bytes >= before.pushed_value_bytes) {
-    pushed_.pushed_values += said.pushed_values - before.pushed_values;
-    pushed_.pushed_value_bytes += said.pushed_value_bytes - before.pushed_value_bytes;
-  }
-  worker.heard_at = now;
-  worker.beat = beat;
+  workers_.Hear(rank, beat, now);
   furthest_step_ = std::max(furthest_step_, beat.step);
   SayChoice(rank, beat.compression.choice, outputs);
 }
 
 void Job::OnLeave(uint32_t rank, const Leave& leave, CoordinatorOutputs& outputs) {
   outputs.push_back(CloseMember{workers_.at(rank).connection, absl::OkStatus()});
-  std::string what = absl::StrCat(Named(rank), " left");
+  std::string what = absl::StrCat(workers_.Named(rank), " left");
   if (!leave.why.empty()) {
     absl::StrAppend(&what, " with an error: ", Printable(leave.why, kMostWhyBytes));
     outputs.push_back(LogReason{absl::StrCat("job '", spec_.name, "': ", what),
@@ -104,13 +88,13 @@ void Job::OnLeave(uint32_t rank, const Leave& leave, CoordinatorOutputs& outputs
 }
 
 void Job::OnDisconnected(uint32_t rank, absl::Duration now) {
-  Worker& worker = workers_.at(rank);
+  JobWorker& worker = workers_.at(rank);
   worker.connected = false;
   worker.disconnected_at = now;
 }
 
 void Job::OnReturned(uint32_t rank, absl::Duration now) {
-  Worker& worker = workers_.at(rank);
+  JobWorker& worker = workers_.at(rank);
   worker.connected = true;
   worker.heard_at = now;
 }
@@ -124,68 +108,34 @@ void Job::EndIfAbandoned(const std::string& run_id, CoordinatorOutputs& outputs)
 }
 
 void Job::Forget(uint32_t rank, EpochCause cause, const std::string& reason) {
-  const auto gone = workers_.find(rank);
-  last_step_ = std::max(last_step_, gone->second.beat.step);
-  workers_.erase(gone);
+  workers_.Forget(rank);
   change_reasons_.Add(cause, reason);
-}
-
-void Job::ForgetAll() {
-  for (const auto& [rank, worker] : workers_) {
-    last_step_ = std::max(last_step_, worker.beat.step);
-  }
-  workers_.clear();
 }
 
 void Job::DropWorker(uint32_t rank, const std::string& reason, Readmission::Cause cause,
                      CoordinatorOutputs& outputs) {
   NoteLoss(rank, cause);
   if (!stops_.Forget(rank)) lost_.insert(rank);
-  const std::string what =
-      absl::StrCat(Named(rank), " was dropped from job '", spec_.name, "': ", reason);
-  const Worker& worker = workers_.at(rank);
+  const std::string what = absl::StrCat(workers_.Named(rank), " was dropped from job '",
+                                        spec_.name, "': ", reason);
+  const JobWorker& worker = workers_.at(rank);
   // Also one without a stream: it may come back, and learns why.
   outputs.push_back(
       CloseMember{worker.connection,
                   absl::AbortedError(absl::StrCat(what, "; connect again to rejoin"))});
   outputs.push_back(LogReason{what, LogReason::Level::kWarning});
   Say({.kind = EventKind::kDeath,
-       .what = absl::StrCat(Named(rank), " was dropped: ", reason)},
+       .what = absl::StrCat(workers_.Named(rank), " was dropped: ", reason)},
       outputs);
-  Forget(rank, EpochCause::kDeath, absl::StrCat(Named(rank), ": ", reason));
+  Forget(rank, EpochCause::kDeath, absl::StrCat(workers_.Named(rank), ": ", reason));
 }
 
 void Job::OnBarrier(uint32_t rank, uint64_t barrier, CoordinatorOutputs& outputs) {
-  Worker& worker = workers_.at(rank);
-  // One that comes back says it with its hello, and perhaps again.
-  if (barrier < worker.next_barrier) return;
-  worker.barrier = barrier;
-  MaybeReleaseBarrier(outputs);
+  if (workers_.EnterBarrier(rank, barrier)) MaybeReleaseBarrier(outputs);
 }
 
-// Everyone in the committed epoch who is alive must be in a barrier; each is released
-// from its own.
 void Job::MaybeReleaseBarrier(CoordinatorOutputs& outputs) {
-  bool is_anyone = false;
-  for (const auto& [rank, worker] : workers_) {
-    if (worker.welcomed && !worker.barrier) return;
-    is_anyone |= worker.welcomed;
-  }
-  if (!is_anyone) return;
-  ++barriers_;
-  ReleaseThoseLeftBehind(outputs);
-}
-
-// Of a barrier that is over, everybody was in one; who does not know of it is in it still.
-void Job::ReleaseThoseLeftBehind(CoordinatorOutputs& outputs) {
-  for (auto& [rank, worker] : workers_) {
-    if (!worker.welcomed || !worker.barrier || worker.barriers >= barriers_) continue;
-    outputs.push_back(
-        ToMember{worker.connection, BarrierReleased{*worker.barrier, barriers_}});
-    worker.next_barrier = *worker.barrier + 1;
-    worker.barrier.reset();
-    worker.barriers = barriers_;
-  }
+  std::ranges::move(workers_.EndBarrier(), std::back_inserter(outputs));
 }
 
 void Job::OnFigures(const BlockFigures& figures, CoordinatorOutputs& outputs) {
@@ -264,7 +214,7 @@ void Job::Fail(const std::string& reason, CoordinatorOutputs& outputs) {
                                            "job '", spec_.name, "' failed: ", reason)),
                                        Failure::kRetryable)});
   }
-  ForgetAll();
+  workers_.ForgetAll();
   End(reason, outputs);
 }
 
@@ -273,7 +223,7 @@ void Job::FailWith(const absl::Status& status, CoordinatorOutputs& outputs) {
   for (const auto& [rank, worker] : workers_) {
     outputs.push_back(CloseMember{worker.connection, status});
   }
-  ForgetAll();
+  workers_.ForgetAll();
   End(std::string(status.message()), outputs);
 }
 

@@ -31,6 +31,7 @@
 #include "server/coordinator/recoveries.h"
 #include "server/coordinator/stall.h"
 #include "server/coordinator/stops.h"
+#include "server/coordinator/workers.h"
 
 namespace syncline {
 
@@ -204,27 +205,6 @@ class Job {
   TraceTargets ToTrace() const;
 
  private:
-  struct Worker {
-    ConnectionId connection = 0;
-    uint32_t incarnation = 0;
-    uint64_t session_key = 0;
-    SecretKey key = {};
-    std::string name;
-    bool connected = true;
-    bool outside = false;     // waits until it may join (readmission.h)
-    bool welcomed = false;    // member of a committed epoch
-    uint64_t first_step = 0;  // once welcomed
-    Heartbeat beat = {};
-    absl::Duration heard_at = {};
-    absl::Duration disconnected_at = {};
-    std::optional<uint64_t> barrier = {};  // the one it is in
-    uint64_t next_barrier = 0;             // by its count: all before it are over
-    uint64_t barriers = 0;                 // of the job that it knows to be over
-    uint64_t epoch = 0;                    // the last one that it was told
-    uint64_t left_out = 0;                 // steps that were closed without it
-    bool is_awaited = false;               // since the coordinator was started anew
-    std::string codec = {};                // the last one that it chose
-  };
   // The change of epoch under way.
   struct Change {
     uint64_t epoch = 0;
@@ -333,32 +313,25 @@ class Job {
   void TakeClosed(const HeldJob& held, uint32_t server);
   void InformServers(CoordinatorOutputs& outputs);
   void NoteLeftOut(const StepClosed& closed);
-  uint64_t LowestStep() const;
   JobRecord ToRecord() const;
   void Store(CoordinatorOutputs& outputs);
   void GoOn(CoordinatorOutputs& outputs);
   void TellEpoch(uint32_t rank, CoordinatorOutputs& outputs);
   std::optional<uint32_t> Seeder() const;
-  void ReleaseThoseLeftBehind(CoordinatorOutputs& outputs);
   void AwaitReturn(absl::Duration now, CoordinatorOutputs& outputs);
   void SayWhoIsBack(CoordinatorOutputs& outputs);
   std::string WhoIsAwaited() const;
   // How long those who said no goodbye may still come back.
   absl::Duration TimeToReturn() const;
-  size_t awaited_workers() const;
   void DropWorker(uint32_t rank, const std::string& reason, Readmission::Cause cause,
                   CoordinatorOutputs& outputs);
   void NoteLoss(uint32_t rank, Readmission::Cause cause);
   Readmission::Figures FiguresOf(uint32_t rank) const;
-  bool HasInsiders() const;
   bool MayJoin(uint32_t rank, const std::string& name, absl::Duration now) const;
   std::string WhyOutside(uint32_t rank, absl::Duration now) const;
   void LetIn(absl::Duration now, CoordinatorOutputs& outputs);
   void Forget(uint32_t rank, EpochCause cause, const std::string& reason);
-  void ForgetAll();
-  bool MayBeDead(const Worker& worker, absl::Duration now) const;
   void MaybeChangeEpoch(CoordinatorOutputs& outputs);
-  bool MembershipDiffers() const;
   void Commit(CoordinatorOutputs& outputs);
   void SendCommit(const JobServer& server, CoordinatorOutputs& outputs) const;
   uint64_t FirstUpdateFrom(uint64_t step) const;
@@ -371,9 +344,6 @@ class Job {
   std::string WhoIsMissing(absl::Duration now, size_t servers_attached) const;
   void DropSilent(absl::Duration now, CoordinatorOutputs& outputs);
   void EndStalls(absl::Duration now, CoordinatorOutputs& outputs);
-  std::vector<StallMember> StallMembers() const;
-  // FailedPrecondition: what would end with that member.
-  absl::Status CheckMayLack(uint32_t rank) const;
   void AwaitAnswers(absl::Duration now, CoordinatorOutputs& outputs);
   std::string UnansweredQuestion(std::set<uint32_t>& servers) const;
   void OrderCut(CoordinatorOutputs& outputs);
@@ -408,7 +378,6 @@ class Job {
   void SayChoice(uint32_t rank, const std::string& choice, CoordinatorOutputs& outputs);
   void SayStalls(absl::Duration now, CoordinatorOutputs& outputs);
   void ToServers(const CoordinatorBody& body, CoordinatorOutputs& outputs) const;
-  std::string Named(uint32_t rank) const;
   void BeOver();
   static std::unique_ptr<const TrainingPlan> PlanOf(const TrainingSettings& training);
 
@@ -442,14 +411,12 @@ class Job {
   absl::Duration last_waiting_said_ = -absl::InfiniteDuration();
   std::optional<absl::Duration> memberless_since_;
   std::optional<absl::Duration> ended_at_;
-  uint64_t last_step_ = 0;      // of those who are gone
   uint64_t furthest_step_ = 0;  // that a member has said
   std::optional<absl::Duration> held_up_since_;
   std::map<std::string, uint64_t> epoch_changes_;  // by cause
-  CompressionFigures pushed_ = {};  // of all lives of all members: values, and bytes
 
-  uint64_t shown_epoch_ = 0;            // the last that all servers have committed
-  std::map<uint32_t, Worker> workers_;  // alive, by rank
+  uint64_t shown_epoch_ = 0;  // the last that all servers have committed
+  Workers workers_{options_.timeouts.heartbeat_interval};
   std::vector<MemberRecord> committed_;
   std::optional<Change> change_;
   RecordedEpoch begun_;  // the last epoch that servers were told
@@ -457,7 +424,6 @@ class Job {
   bool was_restored_ = false;
   bool change_is_due_ = false;  // also when nobody has come or gone
   std::optional<Homecoming> homecoming_;
-  uint64_t barriers_ = 0;  // that are over
   Losses losses_{spec_.workers};
 
   Reasons change_reasons_;                         // of the next change

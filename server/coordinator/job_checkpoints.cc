@@ -199,7 +199,7 @@ void Job::EndInOrder(CoordinatorOutputs& outputs) {
 // What waits for a later step waits in vain, and for an earlier one no push comes any more.
 void Job::SettleEnd(uint64_t step, CoordinatorOutputs& outputs) {
   end_step_ = step;
-  last_step_ = std::max(last_step_, step);
+  workers_.NoteStep(step);
   reason_ = absl::StrCat(kAllLeft, ", saving step ", step);
   for (const uint64_t open : cuts_.KeepUpTo(step)) {
     ToServers(CutAt{.job = id_, .step = open, .last = true}, outputs);

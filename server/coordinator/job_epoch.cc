@@ -10,23 +10,11 @@
 
 namespace syncline {
 
-bool Job::MembershipDiffers() const {
-  const auto insiders = std::ranges::count_if(
-      workers_, [](const auto& entry) { return !entry.second.outside; });
-  if (static_cast<size_t>(insiders) != committed_.size()) return true;
-  return std::any_of(committed_.begin(), committed_.end(),
-                     [this](const MemberRecord& record) {
-                       const auto worker = workers_.find(record.rank);
-                       return worker == workers_.end() ||
-                              worker->second.incarnation != record.incarnation;
-                     });
-}
-
 void Job::MaybeChangeEpoch(CoordinatorOutputs& outputs) {
   if (phase_ != Phase::kRunning || change_.has_value()) return;
   const bool has_news =
       next_training_ || cut_wanted_ || change_is_due_ || places_.HasUntoldMoves();
-  if (!MembershipDiffers() && !has_news) return;
+  if (workers_.AreMembers(committed_) && !has_news) return;
   change_is_due_ = false;
   const uint64_t epoch = counters_.epochs.Next(spec_.name);
   change_ = Change{.epoch = epoch, .reasons = std::exchange(change_reasons_, {})};
@@ -131,17 +119,16 @@ void Job::FinishChange(CoordinatorOutputs& outputs) {
   }
   const std::optional<uint32_t> seeder = Seeder();
   for (const MemberRecord& record : committed_) {
-    const auto found = workers_.find(record.rank);
-    if (found == workers_.end() || found->second.incarnation != record.incarnation)
-      continue;
-    Worker& worker = found->second;
+    JobWorker* found = workers_.Find(record.rank, record.incarnation);
+    if (found == nullptr) continue;
+    JobWorker& worker = *found;
     if (worker.welcomed) {
       TellEpoch(record.rank, outputs);
       continue;
     }
     worker.welcomed = true;
     worker.first_step = record.first_step;
-    worker.barriers = barriers_;
+    worker.barriers = workers_.barriers();
     worker.epoch = begun_.epoch;
     Welcome(record, seeder == record.rank, outputs);
   }
@@ -158,7 +145,7 @@ std::optional<uint32_t> Job::Seeder() const {
 
 // Unless it has heard of it.
 void Job::TellEpoch(uint32_t rank, CoordinatorOutputs& outputs) {
-  Worker& worker = workers_.at(rank);
+  JobWorker& worker = workers_.at(rank);
   if (worker.is_awaited || worker.epoch >= begun_.epoch) return;
   worker.epoch = begun_.epoch;
   outputs.push_back(ToMember{
@@ -174,7 +161,7 @@ void Job::TellEpoch(uint32_t rank, CoordinatorOutputs& outputs) {
 
 void Job::Welcome(const MemberRecord& member, bool is_seeder,
                   CoordinatorOutputs& outputs) const {
-  const Worker& worker = workers_.at(member.rank);
+  const JobWorker& worker = workers_.at(member.rank);
   WorkerWelcome welcome{.job = id_,
                         .incarnation = worker.incarnation,
                         .session_key = worker.session_key,
@@ -185,7 +172,7 @@ void Job::Welcome(const MemberRecord& member, bool is_seeder,
                         .placement = places_.placement(),
                         .members = static_cast<uint32_t>(committed_.size()),
                         .contributions = plan_->contributions(),
-                        .barriers = barriers_,
+                        .barriers = workers_.barriers(),
                         .rank = member.rank,
                         .key = worker.key,
                         .staleness = StalenessInForce()};

@@ -78,7 +78,8 @@ void Job::SayChoice(uint32_t rank, const std::string& choice,
   const std::string_view chosen = ChosenCodec(choice);
   if (chosen.empty() || chosen == known) return;
   known = std::string(chosen);
-  Say({.kind = EventKind::kCodec, .what = absl::StrCat(Named(rank), " chooses ", choice)},
+  Say({.kind = EventKind::kCodec,
+       .what = absl::StrCat(workers_.Named(rank), " chooses ", choice)},
       outputs);
 }
 

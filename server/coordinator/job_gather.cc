@@ -19,22 +19,14 @@ absl::Status Refused(const std::string& what) {
   return WithFailure(absl::FailedPreconditionError(what), Failure::kJobRefused);
 }
 
-// Heartbeats that a living process misses under load.
-constexpr int kMissedBeats = 2;
-
 }  // namespace
-
-bool Job::MayBeDead(const Worker& worker, absl::Duration now) const {
-  return !worker.connected ||
-         now - worker.heard_at > kMissedBeats * options_.timeouts.heartbeat_interval;
-}
 
 absl::Status Job::CheckRun(const WorkerHello& hello, absl::Duration now) const {
   if (run_id_.empty() || hello.run_id.empty() || run_id_ == hello.run_id) {
     return absl::OkStatus();
   }
   const bool lives = std::ranges::any_of(workers_, [&](const auto& entry) {
-    return !MayBeDead(entry.second, now) && !stops_.contains(entry.first);
+    return !workers_.MayBeDead(entry.second, now) && !stops_.contains(entry.first);
   });
   if (!lives) return absl::OkStatus();
   return Refused(absl::StrCat("another run of job '", spec_.name, "' is active with ",
@@ -59,16 +51,16 @@ std::string Job::WhyWait(const WorkerHello& hello, absl::Duration now) const {
                         "back within ",
                         absl::FormatDuration(TimeToReturn()));
   }
-  const auto holder = workers_.find(hello.rank);
-  if (holder == workers_.end() || !holder->second.connected) return "";
+  const JobWorker* holder = workers_.Find(hello.rank);
+  if (holder == nullptr || !holder->connected) return "";
   if (stops_.contains(hello.rank)) {
     return absl::StrCat("waits for rank ", hello.rank, " of job '", spec_.name,
-                        "': it is held by ", holder->second.name,
+                        "': it is held by ", holder->name,
                         ", which is being stopped: ", stops_.at(hello.rank).by);
   }
-  if (!MayBeDead(holder->second, now)) return "";
+  if (!workers_.MayBeDead(*holder, now)) return "";
   return absl::StrCat("waits for rank ", hello.rank, " of job '", spec_.name,
-                      "': it is held by ", holder->second.name,
+                      "': it is held by ", holder->name,
                       ", which is silent and not given up yet");
 }
 
@@ -84,16 +76,16 @@ absl::Status Job::Admit(ConnectionId connection, const WorkerHello& hello,
                                 spec_.workers - 1, "; rank ", hello.rank,
                                 " may join once it runs"));
   }
-  if (const auto holder = workers_.find(hello.rank); holder != workers_.end()) {
-    if (holder->second.connected) {
+  if (const JobWorker* holder = workers_.Find(hello.rank)) {
+    if (holder->connected) {
       return Refused(absl::StrCat("rank ", hello.rank, " of job '", spec_.name,
-                                  "' is held by ", holder->second.name,
+                                  "' is held by ", holder->name,
                                   "; is another job of this name running?"));
     }
     NoteLoss(hello.rank, Readmission::Cause::kDied);
     const std::string what =
-        absl::StrCat(Named(hello.rank), " came back as a new process");
-    outputs.push_back(CloseMember{holder->second.connection, absl::AbortedError(what)});
+        absl::StrCat(workers_.Named(hello.rank), " came back as a new process");
+    outputs.push_back(CloseMember{holder->connection, absl::AbortedError(what)});
     Forget(hello.rank, EpochCause::kDeath, what);
     outputs.push_back(LogReason{absl::StrCat("job '", spec_.name, "': ", what),
                                 LogReason::Level::kWarning});
@@ -103,18 +95,19 @@ absl::Status Job::Admit(ConnectionId connection, const WorkerHello& hello,
   if (workers_.empty() && !began) gathering_since_ = now;
   const bool may_join = MayJoin(hello.rank, hello.name, now);
   last_outside_said_ = -absl::InfiniteDuration();
-  workers_[hello.rank] = {.connection = connection,
-                          .incarnation = counters_.next_incarnation++,
-                          .session_key = hello.session_key,
-                          .key = hello.key,
-                          .name = hello.name,
-                          .outside = !may_join,
-                          .heard_at = now};
+  workers_.Add(hello.rank, {.connection = connection,
+                            .incarnation = counters_.next_incarnation++,
+                            .session_key = hello.session_key,
+                            .key = hello.key,
+                            .name = hello.name,
+                            .outside = !may_join,
+                            .heard_at = now});
   if (began && may_join) {
-    change_reasons_.Add(EpochCause::kJoin, absl::StrCat(Named(hello.rank), " joins"));
+    change_reasons_.Add(EpochCause::kJoin,
+                        absl::StrCat(workers_.Named(hello.rank), " joins"));
   }
   Say({.kind = EventKind::kJoin,
-       .what = absl::StrCat(Named(hello.rank), " joins",
+       .what = absl::StrCat(workers_.Named(hello.rank), " joins",
                             may_join ? "" : ", and waits outside for now")},
       outputs);
   MaybeChangeEpoch(outputs);
@@ -213,10 +206,10 @@ void Job::Follow(const Job& earlier) {
 
 void Job::TellNewcomer(uint32_t rank, absl::Duration now, size_t servers_attached,
                        CoordinatorOutputs& outputs) {
-  const auto worker = workers_.find(rank);
-  if (phase_ != Phase::kGathering || worker == workers_.end()) return;
+  const JobWorker* worker = workers_.Find(rank);
+  if (phase_ != Phase::kGathering || worker == nullptr) return;
   reason_ = WhoIsMissing(now, servers_attached);
-  outputs.push_back(ToMember{worker->second.connection, Waiting{reason_}});
+  outputs.push_back(ToMember{worker->connection, Waiting{reason_}});
 }
 
 void Job::OnConfigureFailed(uint32_t server, const absl::Status& status,

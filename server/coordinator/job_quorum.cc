@@ -41,10 +41,8 @@ void Job::NoteLeftOut(const StepClosed& closed) {
         std::ranges::binary_search(closed.incarnations, member.incarnation);
     if (member.first_step > closed.step || counts) continue;
     ++left_out_;
-    const auto worker = workers_.find(member.rank);
-    const bool is_here =
-        worker != workers_.end() && worker->second.incarnation == member.incarnation;
-    if (is_here) ++worker->second.left_out;
+    JobWorker* worker = workers_.Find(member.rank, member.incarnation);
+    if (worker != nullptr) ++worker->left_out;
   }
 }
 

@@ -8,6 +8,7 @@
 // A change of epoch that no record says was begun is begun anew if its cause is still
 // there, or if servers hold their blocks for it.
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -43,7 +44,7 @@ JobRecord Job::ToRecord() const {
                       .skipped = decisions_.scaling().skipped,
                       .decided = decisions_.decided(),
                       .decision = decision_,
-                      .step = LowestStep(),
+                      .step = workers_.LowestStep(),
                       .placement_sum = SumOf(*places_.placement()),
                       .journal = journal_,
                       .run = beginning_.run,
@@ -100,7 +101,7 @@ void Job::Take(const JobRecord& record, std::shared_ptr<const JobPlacement> plac
   decisions_.Resume(record.decided, {record.scaler, record.skipped});
   cuts_.Restore(record.last_cut, record.saved);
   decision_ = record.decision;
-  last_step_ = record.step;
+  workers_.NoteStep(record.step);
   furthest_step_ = record.step;
   beginning_.run = record.run;
   journal_ = record.journal;
@@ -129,15 +130,15 @@ void Job::Take(const JobRecord& record, std::shared_ptr<const JobPlacement> plac
   if (spec_.HasBackups()) RestoreBackups(record);
   for (size_t i = 0; i < begun_.members.size(); ++i) {
     const MemberRecord& member = begun_.members[i];
-    workers_[member.rank] = {.incarnation = member.incarnation,
-                             .session_key = member.session_key,
-                             .key = member.key,
-                             .name = begun_.names[i],
-                             .connected = false,
-                             .welcomed = true,
-                             .first_step = member.first_step,
-                             .beat = {.step = record.step},
-                             .is_awaited = true};
+    workers_.Add(member.rank, {.incarnation = member.incarnation,
+                               .session_key = member.session_key,
+                               .key = member.key,
+                               .name = begun_.names[i],
+                               .connected = false,
+                               .welcomed = true,
+                               .first_step = member.first_step,
+                               .beat = {.step = record.step},
+                               .is_awaited = true});
   }
   // Who left in order and who died is forgotten.
   for (uint32_t rank = 0; rank < spec_.workers; ++rank) {
@@ -223,10 +224,8 @@ void Job::GoOn(CoordinatorOutputs& outputs) {
     change_reasons_.Add(EpochCause::kServer, "a server came back");
   GiveUpLostCuts(outputs);
   for (const MemberRecord& member : committed_) {
-    const auto worker = workers_.find(member.rank);
-    if (worker != workers_.end() && worker->second.incarnation == member.incarnation) {
-      TellEpoch(member.rank, outputs);
-    }
+    const bool is_here = workers_.Find(member.rank, member.incarnation) != nullptr;
+    if (is_here) TellEpoch(member.rank, outputs);
   }
   SayWhoIsBack(outputs);
   MaybeReleaseBarrier(outputs);
@@ -236,17 +235,16 @@ void Job::GoOn(CoordinatorOutputs& outputs) {
 absl::Status Job::Return(ConnectionId connection, const WorkerHello& hello,
                          absl::Duration now, CoordinatorOutputs& outputs) {
   const HeldMembership& member = *hello.member;
-  const auto found = workers_.find(hello.rank);
-  const bool is_member = phase_ == Phase::kRunning && found != workers_.end() &&
-                         member.job == id_ && found->second.welcomed &&
-                         found->second.incarnation == member.incarnation &&
-                         found->second.session_key == member.session_key;
+  JobWorker* found = workers_.Find(hello.rank, member.incarnation);
+  const bool is_member = phase_ == Phase::kRunning && found != nullptr &&
+                         member.job == id_ && found->welcomed &&
+                         found->session_key == member.session_key;
   if (!is_member) {
     return absl::AbortedError(absl::StrCat("worker ", hello.rank, " (", hello.name,
                                            ") is no member of job '", spec_.name,
                                            "' any more; connect again to rejoin"));
   }
-  Worker& worker = found->second;
+  JobWorker& worker = *found;
   if (!worker.is_awaited) {
     return WithFailure(
         absl::UnavailableError(absl::StrCat("rank ", hello.rank, " of job '", spec_.name,
@@ -261,8 +259,8 @@ absl::Status Job::Return(ConnectionId connection, const WorkerHello& hello,
   worker.barrier = member.barrier;
   worker.barriers = member.barriers;
   worker.epoch = member.epoch;
-  barriers_ = std::max(barriers_, member.barriers);
-  ReleaseThoseLeftBehind(outputs);
+  workers_.NoteBarriers(member.barriers);
+  std::ranges::move(workers_.ReleaseThoseLeftBehind(), std::back_inserter(outputs));
   // Of one that is being committed it hears with the others.
   const bool is_committed = !change_ || change_->epoch > begun_.epoch;
   if (is_committed) TellEpoch(hello.rank, outputs);
@@ -272,11 +270,6 @@ absl::Status Job::Return(ConnectionId connection, const WorkerHello& hello,
 }
 
 // ---- Who does not ----
-
-size_t Job::awaited_workers() const {
-  return static_cast<size_t>(std::ranges::count_if(
-      workers_, [](const auto& entry) { return entry.second.is_awaited; }));
-}
 
 void Job::AwaitReturn(absl::Duration now, CoordinatorOutputs& outputs) {
   if (!homecoming_) return;
@@ -325,7 +318,8 @@ std::string Job::WhoIsAwaited() const {
     who.push_back(NameOf(places_[places_.Of(number).value()]));
   }
   for (const auto& [rank, worker] : workers_) {
-    if (worker.is_awaited && who.size() < kMissingShown) who.push_back(Named(rank));
+    if (worker.is_awaited && who.size() < kMissingShown)
+      who.push_back(workers_.Named(rank));
   }
   return absl::StrCat("the coordinator came back; waiting for ",
                       who.empty() ? "the last epoch" : absl::StrJoin(who, ", "));
@@ -333,14 +327,13 @@ std::string Job::WhoIsAwaited() const {
 
 // Once, when nobody is awaited any more.
 void Job::SayWhoIsBack(CoordinatorOutputs& outputs) {
-  if (!homecoming_ || change_ || awaited_workers() > 0) return;
+  if (!homecoming_ || change_ || workers_.awaited() > 0) return;
   const auto back = std::ranges::count_if(committed_, [this](const auto& member) {
-    const auto worker = workers_.find(member.rank);
-    return worker != workers_.end() && worker->second.incarnation == member.incarnation;
+    return workers_.Find(member.rank, member.incarnation) != nullptr;
   });
   homecoming_.reset();
   outputs.push_back(LogReason{absl::StrCat("the coordinator came back: job '", spec_.name,
-                                           "' goes on at step ", LowestStep(),
+                                           "' goes on at step ", workers_.LowestStep(),
                                            " in epoch ", begun_.epoch, " with ", back,
                                            " of ", committed_.size(), " members")});
 }

@@ -231,12 +231,7 @@ void Job::Succeed(size_t place, uint64_t step, CoordinatorOutputs& outputs) {
   const JobServer& server = places_[place];
   const Missing missing = missing_.extract(place).mapped();
   const uint32_t before = server.server;
-  uint64_t reached = 0;
-  for (const auto& [rank, worker] : workers_) {
-    // Before that it waits for the step that it joined at.
-    const bool has_stepped = worker.welcomed && worker.beat.step > worker.first_step;
-    if (has_stepped) reached = std::max(reached, worker.beat.step);
-  }
+  const uint64_t reached = workers_.ReachedStep();
   const bool hears_of_it = change_ && !change_->is_restored;
   places_.Move(place, *missing.successor,
                hears_of_it ? std::optional(change_->epoch) : std::nullopt);

@@ -19,6 +19,25 @@ constexpr double kElementsPlacedPerSecond = 1 << 25;
 // Reading a checkpoint from storage that is slow, or shared by all servers.
 constexpr double kBytesLoadedPerSecond = 20e6;
 
+std::vector<StallMember> ToStall(const std::vector<MemberRecord>& members,
+                                 const Workers& workers) {
+  std::vector<StallMember> all;
+  bool seeder_found = false;
+  for (const MemberRecord& member : members) {
+    const bool seeds = member.first_step == 0 && !seeder_found;
+    seeder_found = seeder_found || seeds;
+    const JobWorker* worker = workers.Find(member.rank, member.incarnation);
+    if (worker == nullptr) continue;
+    all.push_back({.rank = member.rank,
+                   .step = worker->beat.step,
+                   .bytes = worker->beat.bytes,
+                   .waits = worker->beat.waiting,
+                   .in_barrier = worker->barrier.has_value(),
+                   .seeds = seeds});
+  }
+  return all;
+}
+
 }  // namespace
 
 void Job::OnServerBeat(uint32_t server, const Heartbeat& beat,
@@ -32,26 +51,6 @@ void Job::OnServerBeat(uint32_t server, const Heartbeat& beat,
 
 // ---- Members that stand still ----
 
-std::vector<StallMember> Job::StallMembers() const {
-  std::vector<StallMember> members;
-  bool seeder_found = false;
-  for (const MemberRecord& record : committed_) {
-    const bool seeds = record.first_step == 0 && !seeder_found;
-    seeder_found = seeder_found || seeds;
-    const auto found = workers_.find(record.rank);
-    if (found == workers_.end() || found->second.incarnation != record.incarnation)
-      continue;
-    const Worker& worker = found->second;
-    members.push_back({.rank = record.rank,
-                       .step = worker.beat.step,
-                       .bytes = worker.beat.bytes,
-                       .waits = worker.beat.waiting,
-                       .in_barrier = worker.barrier.has_value(),
-                       .seeds = seeds});
-  }
-  return members;
-}
-
 void Job::EndStalls(absl::Duration now, CoordinatorOutputs& outputs) {
   // Those who are still to come back hold up the others for a bounded time.
   if (phase_ != Phase::kRunning || homecoming_ || LacksServers()) return;
@@ -61,7 +60,7 @@ void Job::EndStalls(absl::Duration now, CoordinatorOutputs& outputs) {
     if (places_.placement()->serves[place])
       servers.push_back({server.server, server.name});
   }
-  const StallVerdict verdict = stall_.Look(now, StallMembers(), servers);
+  const StallVerdict verdict = stall_.Look(now, ToStall(committed_, workers_), servers);
   SayStalls(now, outputs);
   if (!verdict.failure.empty()) return Fail(verdict.failure, outputs);
   for (const Drop& drop : verdict.drops) {
@@ -85,21 +84,16 @@ void Job::NoteLoss(uint32_t rank, Readmission::Cause cause) {
   readmission_.Lost(rank, cause, FiguresOf(rank));
 }
 
-bool Job::HasInsiders() const {
-  return std::ranges::any_of(workers_,
-                             [](const auto& entry) { return !entry.second.outside; });
-}
-
 // How many barriers are over only old members know: a new one who comes before them would
 // pass its first one alone. Where nobody is left inside there is nobody to hold up.
 bool Job::MayJoin(uint32_t rank, const std::string& name, absl::Duration now) const {
-  if (awaited_workers() > 0) return false;
-  return !HasInsiders() || (readmission_.MayJoin(rank, FiguresOf(rank)) &&
-                            exclusions_.MayJoin(rank, name, now));
+  if (workers_.awaited() > 0) return false;
+  return !workers_.HasInsiders() || (readmission_.MayJoin(rank, FiguresOf(rank)) &&
+                                     exclusions_.MayJoin(rank, name, now));
 }
 
 std::string Job::WhyOutside(uint32_t rank, absl::Duration now) const {
-  if (awaited_workers() > 0) return WhoIsAwaited();
+  if (workers_.awaited() > 0) return WhoIsAwaited();
   const bool is_excluded = !exclusions_.MayJoin(rank, workers_.at(rank).name, now);
   return is_excluded ? exclusions_.Why(rank, workers_.at(rank).name, now)
                      : readmission_.Why(rank);
@@ -107,47 +101,28 @@ std::string Job::WhyOutside(uint32_t rank, absl::Duration now) const {
 
 // ---- Ranks that hold up the others ----
 
-absl::Status Job::CheckMayLack(uint32_t rank) const {
-  const auto insiders = [this](const std::string& host) {
-    return std::ranges::count_if(workers_, [&](const auto& entry) {
-      return !entry.second.outside &&
-             (host.empty() || HostOfMember(entry.second.name) == host);
-    });
-  };
-  if (insiders("") < 2) {
-    return absl::FailedPreconditionError(
-        absl::StrCat(Named(rank), " is the only member of job '", spec_.name, "'"));
-  }
-  const std::string host = HostOfMember(workers_.at(rank).name);
-  const bool serves = std::ranges::any_of(places_, [&](const JobServer& server) {
-    return !host.empty() && HostOfMember(server.host) == host;
-  });
-  if (!serves || insiders(host) > 1) return absl::OkStatus();
-  return absl::FailedPreconditionError(
-      absl::StrCat(Named(rank),
-                   " is the last worker of a host that has servers of the job, which its "
-                   "launcher may end with it"));
-}
-
 absl::Status Job::Exclude(const ExcludeWorker& exclude, absl::Duration now,
                           CoordinatorOutputs& outputs) {
   SYNCLINE_RETURN_IF_ERROR(CheckRuns());
-  const auto worker = workers_.find(exclude.rank);
-  if (worker == workers_.end() || worker->second.outside || worker->second.is_awaited) {
+  const JobWorker* worker = workers_.Find(exclude.rank);
+  if (worker == nullptr || worker->outside || worker->is_awaited) {
     return absl::NotFoundError(
         absl::StrCat("job '", spec_.name, "' has no member of rank ", exclude.rank));
   }
-  if (exclude.incarnation && *exclude.incarnation != worker->second.incarnation) {
-    return absl::NotFoundError(absl::StrCat(Named(exclude.rank), " is another process"));
+  if (exclude.incarnation && *exclude.incarnation != worker->incarnation) {
+    return absl::NotFoundError(
+        absl::StrCat(workers_.Named(exclude.rank), " is another process"));
   }
-  SYNCLINE_RETURN_IF_ERROR(CheckMayLack(exclude.rank));
-  const std::string who = Named(exclude.rank);
+  std::set<std::string> serving;
+  for (const JobServer& server : places_) serving.insert(HostOfMember(server.host));
+  SYNCLINE_RETURN_IF_ERROR(workers_.CheckMayLack(exclude.rank, spec_.name, serving));
+  const std::string who = workers_.Named(exclude.rank);
   if (!stops_.Forget(exclude.rank)) lost_.insert(exclude.rank);
-  exclusions_.Add(exclude.rank, worker->second.name, now);
+  exclusions_.Add(exclude.rank, worker->name, now);
   Store(outputs);  // before anybody knows of it
-  const absl::Duration wait = exclusions_.Wait(exclude.rank, worker->second.name);
+  const absl::Duration wait = exclusions_.Wait(exclude.rank, worker->name);
   outputs.push_back(CloseMember{
-      worker->second.connection,
+      worker->connection,
       WithFailure(
           absl::AbortedError(absl::StrCat(
               who, " was excluded from job '", spec_.name, "': ", exclude.why,
@@ -170,14 +145,14 @@ absl::Status Job::Exclude(const ExcludeWorker& exclude, absl::Duration now,
 
 void Job::LetIn(absl::Duration now, CoordinatorOutputs& outputs) {
   exclusions_.Tick(now);
-  const bool nobody_inside = !HasInsiders();
+  const bool nobody_inside = !workers_.HasInsiders();
   const bool says = now - last_outside_said_ >= kSayOutsideEvery;
   if (says) last_outside_said_ = now;
   for (auto& [rank, worker] : workers_) {
     if (!worker.outside) continue;
     if (nobody_inside || MayJoin(rank, worker.name, now)) {
       worker.outside = false;
-      const std::string what = absl::StrCat(Named(rank), " joins");
+      const std::string what = absl::StrCat(workers_.Named(rank), " joins");
       change_reasons_.Add(EpochCause::kJoin, what);
       Say({.kind = EventKind::kJoin, .what = what + " after it had waited outside"},
           outputs);

@@ -61,9 +61,9 @@ std::vector<uint32_t> Job::StoppedHere(const LauncherStop& stop) const {
   if (spec_.name == stop.job) return stop.ranks;
   std::vector<uint32_t> here;
   for (const uint32_t rank : stop.ranks) {
-    const auto worker = workers_.find(rank);
-    const bool is_here = worker != workers_.end() &&
-                         absl::StartsWith(worker->second.name, stop.host + ":");
+    const JobWorker* worker = workers_.Find(rank);
+    const bool is_here =
+        worker != nullptr && absl::StartsWith(worker->name, stop.host + ":");
     if (is_here) here.push_back(rank);
   }
   return here;
@@ -95,8 +95,8 @@ absl::Status Job::OnStop(const LauncherStop& stop, absl::Duration now,
       now + std::max(options_.timeouts.failure_timeout, kLongestStop);
   for (const uint32_t rank : ranks) {
     lost_.erase(rank);
-    const auto worker = workers_.find(rank);
-    if (worker != workers_.end()) stops_.Add(rank, worker->second.incarnation, until);
+    const JobWorker* worker = workers_.Find(rank);
+    if (worker != nullptr) stops_.Add(rank, worker->incarnation, until);
   }
   LetStoppedGo(now, outputs);
   return absl::OkStatus();
@@ -107,16 +107,16 @@ void Job::LetStoppedGo(absl::Duration now, CoordinatorOutputs& outputs) {
   std::map<std::string, std::vector<uint32_t>> living;  // by the word of their launcher
   for (const uint32_t rank : stops_.ranks()) {
     const Stops::Stop stop = stops_.at(rank);
-    const auto worker = workers_.find(rank);
+    const JobWorker* worker = workers_.Find(rank, stop.incarnation);
     // It left in order, or a successor has its place.
-    if (worker == workers_.end() || worker->second.incarnation != stop.incarnation) {
+    if (worker == nullptr) {
       stops_.Forget(rank);
       continue;
     }
-    if (worker->second.is_awaited) continue;
-    if (worker->second.connected && now < stop.until) continue;
+    if (worker->is_awaited) continue;
+    if (worker->connected && now < stop.until) continue;
     stops_.Forget(rank);
-    if (worker->second.connected) {
+    if (worker->connected) {
       living[stop.by].push_back(rank);
     } else {
       gone.push_back(rank);
@@ -124,7 +124,8 @@ void Job::LetStoppedGo(absl::Duration now, CoordinatorOutputs& outputs) {
   }
   for (const auto& [by, ranks] : living) SayTheyLive(ranks, by, outputs);
   for (const uint32_t rank : gone) {
-    const std::string what = absl::StrCat(Named(rank), " was stopped with its launcher");
+    const std::string what =
+        absl::StrCat(workers_.Named(rank), " was stopped with its launcher");
     outputs.emplace_back(
         CloseMember{workers_.at(rank).connection, absl::AbortedError(what)});
     Forget(rank, EpochCause::kLeave, what);

@@ -29,17 +29,6 @@ double CompressionFigures::ratio() const {
          static_cast<double>(pushed_value_bytes);
 }
 
-// Of all members that were heard. One that has just come is where it begins.
-uint64_t Job::LowestStep() const {
-  std::optional<uint64_t> lowest;
-  for (const auto& [rank, worker] : workers_) {
-    if (worker.is_awaited || !worker.welcomed) continue;
-    const uint64_t step = std::max(worker.beat.step, worker.first_step);
-    lowest = std::min(lowest.value_or(step), step);
-  }
-  return lowest.value_or(last_step_);
-}
-
 // Who counts in a step, which is not who is alive: a quorum closes steps without some, and
 // those who have just come begin later.
 uint32_t Job::Participants(uint64_t step) const {
@@ -53,13 +42,9 @@ uint32_t Job::Participants(uint64_t step) const {
 
 void Job::ViewProgress(JobView& view) const {
   view.participants = IsOver() ? 0 : Participants(view.step);
-  view.pushed = pushed_;
+  view.pushed = workers_.pushed();
   view.epoch_changes = epoch_changes_;
-  uint64_t fastest = view.step;
-  for (const auto& [rank, worker] : workers_) {
-    if (worker.welcomed) fastest = std::max(fastest, worker.beat.step);
-  }
-  view.staleness = fastest - view.step;
+  view.staleness = std::max(view.step, workers_.HighestStep()) - view.step;
 }
 
 void Job::ViewServers(JobView& view, const LostServers& lost) const {
@@ -115,25 +100,9 @@ JobView Job::View(absl::Duration now, const LostServers& lost) const {
   if (LacksServers() && !lost_servers.empty()) {
     absl::StrAppend(&view.reason, "; ", lost_servers);
   }
-  view.step = end_step_.value_or(LowestStep());
-  for (const auto& [rank, worker] : workers_) {
-    const absl::Duration heard_at =
-        worker.is_awaited ? homecoming_->since.value_or(now) : worker.heard_at;
-    view.members.push_back({.rank = rank,
-                            .incarnation = worker.incarnation,
-                            .name = worker.name,
-                            .step = worker.beat.step,
-                            .bytes = worker.beat.bytes,
-                            .waiting = worker.beat.waiting,
-                            .is_outside = worker.outside,
-                            .heartbeat_age = now - heard_at,
-                            .is_silent = worker.is_awaited || MayBeDead(worker, now),
-                            .left_out = worker.left_out,
-                            .compression = worker.beat.compression,
-                            .phases = worker.beat.phases,
-                            .samples = worker.beat.samples,
-                            .durations = worker.beat.durations});
-  }
+  view.step = end_step_.value_or(workers_.LowestStep());
+  const auto since = homecoming_ ? homecoming_->since : std::nullopt;
+  view.members = workers_.View(now, since.value_or(now));
   ViewServers(view, lost);
   ViewProgress(view);
   view.recoveries = recoveries_.View(now);

@@ -24,6 +24,7 @@
 #include "server/coordinator/job_record.h"
 #include "server/coordinator/losses.h"
 #include "server/coordinator/membership.h"
+#include "server/coordinator/place_backups.h"
 #include "server/coordinator/places.h"
 #include "server/coordinator/quorum.h"
 #include "server/coordinator/readmission.h"
@@ -238,22 +239,6 @@ class Job {
     std::string host = {};   // likewise
     std::string error = {};  // of the last one that could not
   };
-  // Of one server, in the memory of another one.
-  struct Backup {
-    std::string lost = {};       // why there is none any more; it stays until there is
-    bool is_being_made = false;  // a new one, as follows
-    JobServer holder = {};
-    uint32_t order = 0;
-    std::optional<JobServer> stand_in = {};
-    BackupPair pair = {};
-    bool is_ready = false;  // its shards are there
-    // When a new one was begun last, and how many in a row.
-    absl::Duration sought_at = -absl::InfiniteDuration();
-    int tries = 0;
-    std::string why_none = {};  // of a place without: why none is being made, for people
-
-    bool IsThere() const { return lost.empty(); }
-  };
   bool IsFenced() const { return spec_.IsJournaled() && spec_.HasBackups(); }
   // Somebody may come with all that the place has told of.
   bool CanWaitFor(size_t place) const;
@@ -264,31 +249,24 @@ class Job {
   void Restore(size_t place, const JobServer& successor, CoordinatorOutputs& outputs);
   void OnSuccessorLost(size_t place, CoordinatorOutputs& outputs);
   void GoBackToJournal(size_t place, const std::string& why, CoordinatorOutputs& outputs);
-  BackupView ViewOfBackup(size_t place) const;
   void ViewServers(JobView& view, const LostServers& lost) const;
   void ViewProgress(JobView& view) const;
   uint32_t Participants(uint64_t step) const;
   bool IsAwaited(uint32_t server) const;
-  void AskForBackups(CoordinatorOutputs& outputs);
+  HoldBackup NextOrder(size_t place);
   void AskForBackup(size_t place, const JobServer& holder, CoordinatorOutputs& outputs);
   bool HasBackup(size_t place) const;
   bool SeeksBackup(size_t place) const;
-  absl::Duration NextTry(const Backup& backup) const;
-  bool MayHold(size_t place, const JobServer& holder) const;
+  CopyNeed CopyOf(size_t place) const;
   bool KeepsCopy(size_t place, std::vector<JobServer>& others) const;
   void ConnectBackup(size_t place, CoordinatorOutputs& outputs);
   // Its memory is free again.
   void DropStandIn(size_t place, const std::string& why, CoordinatorOutputs& outputs);
   void GiveUpNewBackup(size_t place, const std::string& why, CoordinatorOutputs& outputs);
-  // The place whose stand-in that server has still to start.
-  std::optional<size_t> AwaitsStandInOn(uint32_t server) const;
-  // The place for which that stand-in is, while it has not taken it.
-  std::optional<size_t> StandsInFor(uint32_t server) const;
   void OnStandInConfigured(size_t place, CoordinatorOutputs& outputs);
   void LoseBackup(size_t place, const std::string& why, CoordinatorOutputs& outputs);
   void Promote(size_t place, CoordinatorOutputs& outputs);
   void DropStandIns(const std::string& reason, CoordinatorOutputs& outputs);
-  void RestoreBackups(const JobRecord& record);
   void MaybeRun(CoordinatorOutputs& outputs);
   bool CanWaitForServers() const;
   std::string WhyNotWait() const;
@@ -429,9 +407,9 @@ class Job {
   Reasons change_reasons_;                         // of the next change
   std::optional<TrainingSettings> next_training_;  // of the next change
 
-  Places places_;                             // once it began
-  std::vector<Backup> backups_;               // by place; none: it has no such
-  std::vector<PlaceJournal> place_journals_;  // likewise
+  Places places_;  // once it began
+  PlaceBackups backups_{options_};
+  std::vector<PlaceJournal> place_journals_;  // by place; none: it has no such
   std::map<size_t, Missing> missing_;         // by place
   Recoveries recoveries_;
   std::string journal_;  // the run of it, once it is known

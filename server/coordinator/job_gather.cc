@@ -152,7 +152,10 @@ void Job::Begin(const std::vector<JobServer>& servers,
                                             .resume_from = from}});
   }
   if (IsFenced()) place_journals_.resize(places_.size());
-  if (spec_.HasBackups()) AskForBackups(outputs);
+  if (spec_.HasBackups()) backups_.Begin(places_.size());
+  for (size_t place = 0; place < backups_.size(); ++place) {
+    AskForBackup(place, places_[(place + 1) % places_.size()], outputs);
+  }
   reason_ = absl::StrCat("placing ", (*placement)->shard_of_block.size(), " blocks on ",
                          places_.shards(), " shards of ", places_.size(), " servers");
   outputs.push_back(LogReason{absl::StrCat("job '", spec_.name, "': ", reason_)});
@@ -164,7 +167,8 @@ void Job::OnConfigured(uint32_t server, uint64_t step, CoordinatorOutputs& outpu
       return Succeed(place, step, outputs);
     }
   }
-  if (const auto place = StandsInFor(server)) return OnStandInConfigured(*place, outputs);
+  if (const auto place = backups_.HeldBy(server))
+    return OnStandInConfigured(*place, outputs);
   unconfigured_.erase(server);
   MaybeRun(outputs);
 }
@@ -175,9 +179,8 @@ bool Job::IsFull() const {
 
 // Once all servers have it, and their backups.
 void Job::MaybeRun(CoordinatorOutputs& outputs) {
-  const auto is_ready = [](const Backup& one) { return one.is_ready || !one.IsThere(); };
   if (phase_ != Phase::kConfiguring || !unconfigured_.empty()) return;
-  if (!std::ranges::all_of(backups_, is_ready)) return;
+  if (!backups_.AreAllReady()) return;
   phase_ = Phase::kRunning;
   for (size_t place = 0; place < backups_.size(); ++place) {
     if (backups_[place].IsThere()) ConnectBackup(place, outputs);
@@ -227,11 +230,11 @@ void Job::OnConfigureFailed(uint32_t server, const absl::Status& status,
     missing.error = why;
     return;
   }
-  if (const auto place = AwaitsStandInOn(server)) {
+  if (const auto place = backups_.AwaitedOn(server)) {
     return GiveUpNewBackup(*place, why, outputs);
   }
   std::optional<size_t> failed = places_.Of(server);
-  if (const auto place = StandsInFor(server)) {
+  if (const auto place = backups_.HeldBy(server)) {
     if (backups_[*place].is_being_made) return GiveUpNewBackup(*place, why, outputs);
     failed = (*place + 1) % places_.size();
   }

@@ -82,20 +82,14 @@ void Job::OnJournalWhole(uint32_t server, const JournalWhole& whole,
 // Beside what it serves: in a node of its own.
 void Job::AskToRestore(size_t place, const JobServer& holder,
                        CoordinatorOutputs& outputs) {
+  HoldBackup order = NextOrder(place);
+  order.restores = true;
   Missing& missing = missing_[place];
-  missing.order = counters_.next_incarnation++;
+  missing.order = order.order;
   missing.restorer = holder.server;
   missing.host = holder.name;
-  const JobServer& lost = places_[place];
   outputs.push_back(PersistState{});
-  outputs.push_back(
-      ToMember{holder.connection,
-               HoldBackup{.job = id_,
-                          .server = lost.server,
-                          .engines = static_cast<uint32_t>(lost.shard_addresses.size()),
-                          .order = missing.order,
-                          .has_journal = true,
-                          .restores = true}});
+  outputs.push_back(ToMember{holder.connection, order});
 }
 
 void Job::OnSuccessorLost(size_t place, CoordinatorOutputs& outputs) {
@@ -121,10 +115,8 @@ void Job::OnSuccessorLost(size_t place, CoordinatorOutputs& outputs) {
 // Its stand-in has told nobody of a step: the journal has all.
 void Job::GoBackToJournal(size_t place, const std::string& why,
                           CoordinatorOutputs& outputs) {
-  Backup& backup = backups_[place];
   Missing& missing = missing_[place];
-  if (backup.lost.empty()) {
-    backup.lost = why;
+  if (backups_.Lose(place, why)) {
     Store(outputs);
     DropStandIn(place, "the backup is lost", outputs);
   }

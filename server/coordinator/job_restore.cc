@@ -127,7 +127,11 @@ void Job::Take(const JobRecord& record, std::shared_ptr<const JobPlacement> plac
   const uint64_t planned = declared_->spec.training.sync().staleness;
   places_.Plan({.planned = planned,
                 .staleness = std::max(planned, record.training.sync().staleness)});
-  if (spec_.HasBackups()) RestoreBackups(record);
+  for (const RecordedServer& server : record.servers) {
+    if (spec_.HasBackups()) backups_.AddLost(server.backup_lost);
+    if (!IsFenced()) continue;
+    place_journals_.push_back({server.journal_generation, server.journal_lost});
+  }
   for (size_t i = 0; i < begun_.members.size(); ++i) {
     const MemberRecord& member = begun_.members[i];
     workers_.Add(member.rank, {.incarnation = member.incarnation,

@@ -82,7 +82,7 @@ void Job::OnServerLost(const ServerLoss& loss, CoordinatorOutputs& outputs) {
   const uint32_t number = loss.server;
   if (phase_ == Phase::kOver) return;
   // What it was to start nodes for.
-  while (const auto place = AwaitsStandInOn(number)) {
+  while (const auto place = backups_.AwaitedOn(number)) {
     GiveUpNewBackup(*place, "its server is lost", outputs);
   }
   for (auto& [place, missing] : missing_) {
@@ -93,7 +93,7 @@ void Job::OnServerLost(const ServerLoss& loss, CoordinatorOutputs& outputs) {
       return OnSuccessorLost(place, outputs);
     }
   }
-  if (const auto place = StandsInFor(number)) {
+  if (const auto place = backups_.HeldBy(number)) {
     const std::string why =
         absl::StrCat(NameOf(backups_[*place].holder), ", which held it, is lost");
     return LoseBackup(*place, why, outputs);
@@ -138,12 +138,10 @@ void Job::Miss(size_t place, const ServerLoss& loss, CoordinatorOutputs& outputs
 
 void Job::WaitForJournal(size_t place, CoordinatorOutputs& outputs) {
   // One that was being made lacks something.
-  if (!backups_.empty() && std::exchange(backups_[place].is_being_made, false)) {
+  if (!backups_.empty() && backups_.GiveUp(place)) {
     DropStandIn(place, "its server died before it had all", outputs);
   }
-  if (!backups_.empty() && backups_[place].lost.empty()) {
-    backups_[place].lost = "its server is lost";
-  }
+  if (!backups_.empty()) backups_.Lose(place, "its server is lost");
   const std::string what =
       absl::StrCat("waits for ", NameOf(places_[place]),
                    "; start it again with its --journal-dir: it goes on from there");
@@ -260,9 +258,8 @@ void Job::Succeed(size_t place, uint64_t step, CoordinatorOutputs& outputs) {
                                : absl::StrCat(named, " came back at step ", step,
                                               " from the journal of server ", before);
   if (!backups_.empty()) {
-    if (missing.by_backup) backups_[place].lost = "it was used up at a take-over";
-    backups_[place].stand_in.reset();
-    backups_[place].tries = 0;
+    if (missing.by_backup) backups_.UseUp(place);
+    backups_.NoteSuccessor(place);
     if (missing.by_backup && IsFenced()) {
       place_journals_[place] = {missing.generation, "it begins anew after a take-over"};
     }

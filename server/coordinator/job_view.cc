@@ -64,8 +64,9 @@ void Job::ViewServers(JobView& view, const LostServers& lost) const {
   }
   view.durability = spec_.settings.durability;
   view.waits_for_servers = spec_.WaitsForServers();
-  for (size_t i = 0; i < backups_.size(); ++i) {
-    view.backups.push_back(ViewOfBackup(i));
+  for (size_t place = 0; place < backups_.size(); ++place) {
+    view.backups.push_back(backups_.View(place, places_[place].server));
+    if (IsFenced()) view.backups.back().journal_lost = place_journals_[place].lost;
   }
 }
 

@@ -54,7 +54,7 @@ void Job::BeOver() {
   cuts_.Clear();
   cut_wanted_ = false;
   homecoming_.reset();
-  missing_.clear();
+  missing_.Clear();
 }
 
 void Job::ToServers(const CoordinatorBody& body, CoordinatorOutputs& outputs) const {

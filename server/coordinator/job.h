@@ -24,6 +24,7 @@
 #include "server/coordinator/job_record.h"
 #include "server/coordinator/losses.h"
 #include "server/coordinator/membership.h"
+#include "server/coordinator/missing_servers.h"
 #include "server/coordinator/place_backups.h"
 #include "server/coordinator/places.h"
 #include "server/coordinator/quorum.h"
@@ -226,19 +227,6 @@ class Job {
     std::map<uint32_t, uint64_t> closed = {};   // likewise
     std::optional<absl::Duration> since = {};
   };
-  // A server that died, until another process has its records.
-  struct Missing {
-    std::optional<absl::Duration> since = {};  // none: the first tick will have seen it
-    absl::Duration say_after = {};
-    std::optional<JobServer> successor = {};  // that restores them
-    bool by_backup = false;                   // it has them in its memory
-    uint32_t generation = 0;                  // likewise, of the journal that it begins
-    // Of a process that serves another place already: it starts a node of its own for this.
-    uint32_t order = 0;
-    uint32_t restorer = 0;   // which that is
-    std::string host = {};   // likewise
-    std::string error = {};  // of the last one that could not
-  };
   bool IsFenced() const { return spec_.IsJournaled() && spec_.HasBackups(); }
   // Somebody may come with all that the place has told of.
   bool CanWaitFor(size_t place) const;
@@ -272,13 +260,15 @@ class Job {
   std::string WhyNotWait() const;
   bool IsHere(size_t place) const { return !missing_.contains(place); }
   void Miss(size_t place, const ServerLoss& loss, CoordinatorOutputs& outputs);
-  bool IsFree(uint32_t server) const;
+  // Of no place in this job, and going for none.
+  bool IsFree(uint32_t server) const {
+    return !places_.Of(server) && !missing_.SucceededBy(server);
+  }
   bool FitsFor(const JobServer& successor, size_t place) const;
   void Succeed(size_t place, uint64_t step, CoordinatorOutputs& outputs);
   void OnSuccessorFailed(size_t place, const absl::Status& status,
                          CoordinatorOutputs& outputs);
   void AwaitServers(absl::Duration now, CoordinatorOutputs& outputs);
-  std::string WhichServersAreMissing(absl::Duration now) const;
   // Empty when none of this job's is.
   std::string WhichServersAreLost(absl::Duration now, const LostServers& lost) const;
   void FinishHomecoming(size_t place, const HeldJob& held, CoordinatorOutputs& outputs);
@@ -410,7 +400,7 @@ class Job {
   Places places_;  // once it began
   PlaceBackups backups_{options_};
   std::vector<PlaceJournal> place_journals_;  // by place; none: it has no such
-  std::map<size_t, Missing> missing_;         // by place
+  MissingServers missing_{options_};
   Recoveries recoveries_;
   std::string journal_;  // the run of it, once it is known
   std::set<uint32_t> unconfigured_;

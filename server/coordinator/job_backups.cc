@@ -36,25 +36,21 @@ void Job::AskForBackup(size_t place, const JobServer& holder,
 
 bool Job::AwaitsStandIn(const StandInFor& stand_in) const {
   const bool is_time = phase_ == Phase::kConfiguring || phase_ == Phase::kRunning;
-  const auto is_to_restore = [&](const auto& entry) {
-    return entry.second.order == stand_in.order && !entry.second.successor;
-  };
-  if (is_time && std::ranges::any_of(missing_, is_to_restore)) return true;
-  return is_time && backups_.OrderedBy(stand_in.order).has_value();
+  return is_time &&
+         (missing_.OrderedBy(stand_in.order) || backups_.OrderedBy(stand_in.order));
 }
 
 void Job::OnStandIn(JobServer stand_in, const ServerHello& hello,
                     CoordinatorOutputs& outputs) {
-  for (auto& [place, missing] : missing_) {
-    if (missing.order != hello.stand_in->order) continue;
-    if (stand_in.shard_addresses.size() != places_[place].shard_addresses.size()) {
-      missing.order = 0;
+  if (const auto place = missing_.OrderedBy(hello.stand_in->order)) {
+    if (stand_in.shard_addresses.size() != places_[*place].shard_addresses.size()) {
+      missing_.ForgetOrder(*place);
       outputs.push_back(ToMember{stand_in.connection,
                                  DropJob{id_, "it has another number of engines"}});
       return;
     }
-    stand_in.host = missing.host;
-    return Restore(place, stand_in, outputs);
+    stand_in.host = missing_.Find(*place)->host;
+    return Restore(*place, stand_in, outputs);
   }
   const size_t place = backups_.OrderedBy(hello.stand_in->order).value();
   const JobServer& server = places_[place];
@@ -158,15 +154,13 @@ void Job::LoseBackup(size_t place, const std::string& why, CoordinatorOutputs& o
 
 void Job::Promote(size_t place, CoordinatorOutputs& outputs) {
   const JobServer& stand_in = *backups_[place].stand_in;
-  Missing& missing = missing_[place];
-  missing.successor = stand_in;
-  missing.by_backup = true;
   TakeOver take = {.job = id_};
   if (IsFenced()) {
     take.run = journal_;
-    take.generation = missing.generation = counters_.next_incarnation++;
+    take.generation = counters_.next_incarnation++;
     outputs.push_back(PersistState{});
   }
+  missing_.Promote(place, stand_in, take.generation);
   outputs.push_back(ToMember{stand_in.connection, take});
   const std::string what = absl::StrCat(
       NameOf(places_[place]), " is dead, and its backup takes over: ", stand_in.name);
@@ -185,8 +179,8 @@ bool Job::SeeksBackup(size_t place) const {
 bool Job::NeedsHost(const std::string& host, const LeavingHosts& leaving) const {
   if (phase_ != Phase::kRunning || backups_.empty()) return false;
   for (size_t place = 0; place < places_.size(); ++place) {
-    if (const auto missing = missing_.find(place); missing != missing_.end()) {
-      const auto& successor = missing->second.successor;
+    if (const MissingServer* missing = missing_.Find(place)) {
+      const auto& successor = missing->successor;
       if (successor && successor->host == host) return true;
       continue;
     }

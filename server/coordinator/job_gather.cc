@@ -162,10 +162,8 @@ void Job::Begin(const std::vector<JobServer>& servers,
 }
 
 void Job::OnConfigured(uint32_t server, uint64_t step, CoordinatorOutputs& outputs) {
-  for (const auto& [place, missing] : missing_) {
-    if (missing.successor && missing.successor->server == server) {
-      return Succeed(place, step, outputs);
-    }
+  if (const auto place = missing_.SucceededBy(server)) {
+    return Succeed(*place, step, outputs);
   }
   if (const auto place = backups_.HeldBy(server))
     return OnStandInConfigured(*place, outputs);
@@ -217,19 +215,11 @@ void Job::TellNewcomer(uint32_t rank, absl::Duration now, size_t servers_attache
 
 void Job::OnConfigureFailed(uint32_t server, const absl::Status& status,
                             CoordinatorOutputs& outputs) {
-  for (const auto& [place, missing] : missing_) {
-    if (missing.successor && missing.successor->server == server) {
-      return OnSuccessorFailed(place, status, outputs);
-    }
+  if (const auto place = missing_.SucceededBy(server)) {
+    return OnSuccessorFailed(*place, status, outputs);
   }
   const std::string why(status.message());
-  for (auto& [place, missing] : missing_) {
-    const bool is_asked = missing.order > 0 && missing.restorer == server;
-    if (!is_asked || missing.successor) continue;
-    missing.order = 0;
-    missing.error = why;
-    return;
-  }
+  if (const auto place = missing_.AwaitedOn(server)) return missing_.Fail(*place, why);
   if (const auto place = backups_.AwaitedOn(server)) {
     return GiveUpNewBackup(*place, why, outputs);
   }

@@ -84,23 +84,14 @@ void Job::AskToRestore(size_t place, const JobServer& holder,
                        CoordinatorOutputs& outputs) {
   HoldBackup order = NextOrder(place);
   order.restores = true;
-  Missing& missing = missing_[place];
-  missing.order = order.order;
-  missing.restorer = holder.server;
-  missing.host = holder.name;
+  missing_.Ask(place, holder, order.order);
   outputs.push_back(PersistState{});
   outputs.push_back(ToMember{holder.connection, order});
 }
 
 void Job::OnSuccessorLost(size_t place, CoordinatorOutputs& outputs) {
-  Missing& missing = missing_[place];
-  if (!missing.by_backup) {
-    missing.successor.reset();
-    missing.order = 0;
-    missing.since.reset();  // it is waited for anew
-    missing.say_after = {};
-    missing.error = "it died while it read the journal";
-    return;
+  if (!missing_.Find(place)->by_backup) {
+    return missing_.FailAndWaitAnew(place, "it died while it read the journal");
   }
   const std::string why =
       absl::StrCat(NameOf(backups_[place].holder), ", which held it, is lost");
@@ -115,16 +106,11 @@ void Job::OnSuccessorLost(size_t place, CoordinatorOutputs& outputs) {
 // Its stand-in has told nobody of a step: the journal has all.
 void Job::GoBackToJournal(size_t place, const std::string& why,
                           CoordinatorOutputs& outputs) {
-  Missing& missing = missing_[place];
   if (backups_.Lose(place, why)) {
     Store(outputs);
     DropStandIn(place, "the backup is lost", outputs);
   }
-  missing.successor.reset();
-  missing.by_backup = false;
-  missing.since.reset();  // for that one nobody has waited
-  missing.say_after = {};
-  missing.error = absl::StrCat("its backup is lost, too: ", why);
+  missing_.FailAndWaitAnew(place, absl::StrCat("its backup is lost, too: ", why));
   WaitForJournal(place, outputs);
 }
 

@@ -159,12 +159,11 @@ void Job::OnServerBack(uint32_t number, ConnectionId connection, const HeldJob& 
     outputs.push_back(ToMember{connection, DropJob{held.job, "it is over"}});
     return;
   }
-  if (const auto missing = missing_.find(*place); missing != missing_.end()) {
-    if (const auto& successor = missing->second.successor) {
+  if (missing_.contains(*place)) {
+    if (const auto successor = missing_.Take(*place).successor) {
       outputs.push_back(ToMember{successor->connection,
                                  DropJob{held.job, "the one before it is back"}});
     }
-    missing_.erase(missing);
   }
   places_.SetConnection(*place, connection);
   if (journal_.empty()) journal_ = held.run;

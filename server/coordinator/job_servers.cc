@@ -16,9 +16,6 @@
 namespace syncline {
 namespace {
 
-// Reading many records takes longer than starting a process.
-constexpr int kPatienceToRestore = 4;
-
 absl::Duration Seconds(absl::Duration duration) {
   return absl::Trunc(duration, absl::Seconds(1));
 }
@@ -51,10 +48,9 @@ std::string Job::WhyNotWait() const {
 std::optional<std::string> Job::HarmOfLosing(const std::string& host,
                                              std::vector<JobServer>& others) const {
   const auto serves = [&](size_t place) {
-    const auto missing = missing_.find(place);
-    if (missing == missing_.end()) return places_[place].host == host;
-    const auto& successor = missing->second.successor;
-    return successor && successor->host == host;
+    const MissingServer* missing = missing_.Find(place);
+    if (missing == nullptr) return places_[place].host == host;
+    return missing->successor && missing->successor->host == host;
   };
   std::vector<size_t> served;
   for (size_t place = 0; place < places_.size(); ++place) {
@@ -85,13 +81,9 @@ void Job::OnServerLost(const ServerLoss& loss, CoordinatorOutputs& outputs) {
   while (const auto place = backups_.AwaitedOn(number)) {
     GiveUpNewBackup(*place, "its server is lost", outputs);
   }
-  for (auto& [place, missing] : missing_) {
-    if (!missing.successor && missing.restorer == number) missing.order = 0;
-  }
-  for (auto& [place, missing] : missing_) {
-    if (missing.successor && missing.successor->server == number) {
-      return OnSuccessorLost(place, outputs);
-    }
+  missing_.ForgetOrdersOf(number);
+  if (const auto place = missing_.SucceededBy(number)) {
+    return OnSuccessorLost(*place, outputs);
   }
   if (const auto place = backups_.HeldBy(number)) {
     const std::string why =
@@ -116,7 +108,7 @@ void Job::OnServerLost(const ServerLoss& loss, CoordinatorOutputs& outputs) {
 
 void Job::Miss(size_t place, const ServerLoss& loss, CoordinatorOutputs& outputs) {
   const JobServer& server = places_[place];
-  missing_[place] = {.since = loss.at};
+  missing_.Add(place, loss.at);
   stall_.Lost(server.server);
   recoveries_.Begin(
       HasBackup(place) ? Recoveries::Cause::kBackup : Recoveries::Cause::kJournal,
@@ -155,16 +147,9 @@ bool Job::FitsFor(const JobServer& successor, size_t place) const {
          HasJournalOf(successor, place);
 }
 
-// Of no place in this job, and going for none.
-bool Job::IsFree(uint32_t number) const {
-  return !places_.Of(number) && std::ranges::none_of(missing_, [&](const auto& entry) {
-    return entry.second.successor && entry.second.successor->server == number;
-  });
-}
-
 void Job::ReplaceServers(const std::vector<JobServer>& attached,
                          CoordinatorOutputs& outputs) {
-  for (auto& [lost, missing] : missing_) {
+  for (const auto& [lost, missing] : missing_) {
     if (missing.successor) continue;
     const size_t place = lost;
     const auto found = std::ranges::find_if(attached, [&](const JobServer& one) {
@@ -175,16 +160,15 @@ void Job::ReplaceServers(const std::vector<JobServer>& attached,
       continue;
     }
     // Beside what it has; but others may be on their way that see the same directory.
-    const bool is_late = missing.say_after >= options_.timeouts.failure_timeout;
     const auto other = std::ranges::find_if(
         attached, [&](const JobServer& one) { return HasJournalOf(one, place); });
-    const bool may_ask = IsFenced() && missing.order == 0 && is_late;
+    const bool may_ask = IsFenced() && missing_.MayAsk(place);
     if (may_ask && other != attached.end()) AskToRestore(place, *other, outputs);
   }
 }
 
 void Job::Restore(size_t place, const JobServer& successor, CoordinatorOutputs& outputs) {
-  missing_[place].successor = successor;
+  missing_.Restore(place, successor);
   const uint32_t run = options_.keeps_checkpoints ? beginning_.run : 0;
   outputs.push_back(ToMember{
       successor.connection,
@@ -202,10 +186,9 @@ void Job::Restore(size_t place, const JobServer& successor, CoordinatorOutputs& 
 
 void Job::OnSuccessorFailed(size_t place, const absl::Status& status,
                             CoordinatorOutputs& outputs) {
-  Missing& missing = missing_.at(place);
-  const std::string name = missing.successor->name;
-  const bool by_backup = missing.by_backup;
-  if (by_backup && CanWaitFor(place)) {
+  const MissingServer missing = *missing_.Find(place);
+  const std::string named = absl::StrCat("server ", missing.successor->name);
+  if (missing.by_backup && CanWaitFor(place)) {
     return GoBackToJournal(place, std::string(status.message()), outputs);
   }
   // Of a node that was started for it nothing is left.
@@ -213,13 +196,11 @@ void Job::OnSuccessorFailed(size_t place, const absl::Status& status,
     outputs.push_back(
         ToMember{missing.successor->connection, DropJob{id_, "it cannot be restored"}});
   }
-  missing.order = 0;
-  missing.successor.reset();
-  missing.error = absl::StrCat("server ", name, ": ", std::string(status.message()));
+  missing_.Fail(place, absl::StrCat(named, ": ", std::string(status.message())));
   // Whoever writes the journal has not let go of it yet.
-  if (absl::IsUnavailable(status) && !by_backup) return;
-  Fail(absl::StrCat("server ", name, " cannot go on from the ",
-                    by_backup ? "backup" : "journal", " of server ",
+  if (absl::IsUnavailable(status) && !missing.by_backup) return;
+  Fail(absl::StrCat(named, " cannot go on from the ",
+                    missing.by_backup ? "backup" : "journal", " of server ",
                     places_[place].server, ": ", std::string(status.message())),
        outputs);
 }
@@ -227,7 +208,7 @@ void Job::OnSuccessorFailed(size_t place, const absl::Status& status,
 // Its records are all back.
 void Job::Succeed(size_t place, uint64_t step, CoordinatorOutputs& outputs) {
   const JobServer& server = places_[place];
-  const Missing missing = missing_.extract(place).mapped();
+  const MissingServer missing = missing_.Take(place);
   const uint32_t before = server.server;
   const uint64_t reached = workers_.ReachedStep();
   const bool hears_of_it = change_ && !change_->is_restored;
@@ -300,24 +281,6 @@ void Job::EndRecoveries(absl::Duration now, CoordinatorOutputs& outputs) {
 
 // ---- Meanwhile ----
 
-std::string Job::WhichServersAreMissing(absl::Duration now) const {
-  std::vector<std::string> all;
-  for (const auto& [place, missing] : missing_) {
-    std::string one =
-        absl::StrCat(NameOf(places_[place]), ", ",
-                     absl::ToInt64Seconds(now - missing.since.value_or(now)), " s of ",
-                     absl::ToInt64Seconds(options_.patience), " s");
-    if (missing.successor) {
-      absl::StrAppend(&one, ", whose ", missing.by_backup ? "backup" : "journal", " ",
-                      NameOf(*missing.successor), " reads");
-    } else if (!missing.error.empty()) {
-      absl::StrAppend(&one, " (", missing.error, ")");
-    }
-    all.push_back(std::move(one));
-  }
-  return absl::StrCat("waits for ", absl::StrJoin(all, " and "));
-}
-
 std::string Job::WhichServersAreLost(absl::Duration now, const LostServers& lost) const {
   std::vector<std::string> all;
   bool have_backups = true;
@@ -340,32 +303,21 @@ std::string Job::WhichServersAreLost(absl::Duration now, const LostServers& lost
 }
 
 void Job::AwaitServers(absl::Duration now, CoordinatorOutputs& outputs) {
-  bool says = false;
-  for (auto& [place, missing] : missing_) {
-    if (!missing.since) missing.since = now;
-    const absl::Duration waited = now - *missing.since;
-    const absl::Duration limit =
-        options_.patience * (missing.successor ? kPatienceToRestore : 1);
-    if (waited >= limit) {
-      const std::string named = NameOf(places_[place]);
-      return Fail(
-          absl::StrCat(
-              named, " did not come back within ", absl::FormatDuration(Seconds(limit)),
-              missing.error.empty() ? "" : absl::StrCat(" (", missing.error, ")"),
-              !missing.by_backup
-                  ? "; what the job did is in the journals of its servers: play them "
-                    "with syncline replay, and resume from that"
-                  : ", and its backup did not take over; go on from a checkpoint"),
-          outputs);
-    }
-    if (waited < missing.say_after) continue;
-    says = true;
-    if (!missing.successor) missing.order = 0;  // its node did not come
-    missing.say_after =
-        std::max(2 * missing.say_after, options_.timeouts.failure_timeout / 2);
+  const MissingServers::Verdict verdict = missing_.Look(now);
+  if (verdict.late) {
+    const MissingServer& missing = *missing_.Find(*verdict.late);
+    return Fail(
+        absl::StrCat(NameOf(places_[*verdict.late]), " did not come back within ",
+                     absl::FormatDuration(Seconds(verdict.limit)),
+                     missing.error.empty() ? "" : absl::StrCat(" (", missing.error, ")"),
+                     !missing.by_backup
+                         ? "; what the job did is in the journals of its servers: play "
+                           "them with syncline replay, and resume from that"
+                         : ", and its backup did not take over; go on from a checkpoint"),
+        outputs);
   }
-  if (!says) return;
-  const std::string reason = WhichServersAreMissing(now);
+  if (!verdict.says) return;
+  const std::string reason = missing_.Text(now, places_);
   for (const auto& [rank, worker] : workers_) {
     if (worker.connected) outputs.push_back(ToMember{worker.connection, Waiting{reason}});
   }

@@ -97,7 +97,7 @@ JobView Job::View(absl::Duration now, const LostServers& lost) const {
   view.epoch = shown_epoch_;
   if (homecoming_) view.reason = WhoIsAwaited();
   if (!lost_servers.empty()) view.reason = lost_servers;
-  if (LacksServers()) view.reason = WhichServersAreMissing(now);
+  if (LacksServers()) view.reason = missing_.Text(now, places_);
   if (LacksServers() && !lost_servers.empty()) {
     absl::StrAppend(&view.reason, "; ", lost_servers);
   }

@@ -24,12 +24,6 @@ struct BackupPair {
   SecretKey key = {};
 };
 
-// Of one place, in jobs with journals and backups: which journal counts (job_journals.cc).
-struct PlaceJournal {
-  uint32_t generation = 0;
-  std::string lost = {};  // why it is none, until that generation is whole
-};
-
 // ---- What servers say ----
 
 // Of a server: its backup cannot be reached. Of a stand-in: it cannot go on.

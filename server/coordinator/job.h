@@ -26,6 +26,7 @@
 #include "server/coordinator/membership.h"
 #include "server/coordinator/missing_servers.h"
 #include "server/coordinator/place_backups.h"
+#include "server/coordinator/place_journals.h"
 #include "server/coordinator/places.h"
 #include "server/coordinator/quorum.h"
 #include "server/coordinator/readmission.h"
@@ -227,12 +228,10 @@ class Job {
     std::map<uint32_t, uint64_t> closed = {};   // likewise
     std::optional<absl::Duration> since = {};
   };
-  bool IsFenced() const { return spec_.IsJournaled() && spec_.HasBackups(); }
   // Somebody may come with all that the place has told of.
   bool CanWaitFor(size_t place) const;
   void WaitForJournal(size_t place, CoordinatorOutputs& outputs);
   bool HasJournalOf(const JobServer& server, size_t place) const;
-  std::string WhyNoJournal(size_t place) const;
   void AskToRestore(size_t place, const JobServer& holder, CoordinatorOutputs& outputs);
   void Restore(size_t place, const JobServer& successor, CoordinatorOutputs& outputs);
   void OnSuccessorLost(size_t place, CoordinatorOutputs& outputs);
@@ -399,10 +398,9 @@ class Job {
 
   Places places_;  // once it began
   PlaceBackups backups_{options_};
-  std::vector<PlaceJournal> place_journals_;  // by place; none: it has no such
+  PlaceJournals journals_{spec_};
   MissingServers missing_{options_};
   Recoveries recoveries_;
-  std::string journal_;  // the run of it, once it is known
   std::set<uint32_t> unconfigured_;
 
   // Checkpoints: what the job began with, and what is being saved.

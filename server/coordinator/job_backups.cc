@@ -22,7 +22,7 @@ HoldBackup Job::NextOrder(size_t place) {
           .server = server.server,
           .engines = static_cast<uint32_t>(server.shard_addresses.size()),
           .order = counters_.next_incarnation++,
-          .has_journal = IsFenced()};
+          .has_journal = journals_.IsFenced()};
 }
 
 void Job::AskForBackup(size_t place, const JobServer& holder,
@@ -145,7 +145,7 @@ void Job::LoseBackup(size_t place, const std::string& why, CoordinatorOutputs& o
   if (!IsHere(place) && CanWaitFor(place)) return GoBackToJournal(place, why, outputs);
   if (!IsHere(place)) {
     return Fail(absl::StrCat(NameOf(server), " is lost, and so is its backup: ", why,
-                             WhyNoJournal(place), "; go on from a checkpoint"),
+                             journals_.WhyNotWhole(place), "; go on from a checkpoint"),
                 outputs);
   }
   outputs.push_back(ToMember{server.connection, BackupGone{id_, why}});
@@ -155,8 +155,8 @@ void Job::LoseBackup(size_t place, const std::string& why, CoordinatorOutputs& o
 void Job::Promote(size_t place, CoordinatorOutputs& outputs) {
   const JobServer& stand_in = *backups_[place].stand_in;
   TakeOver take = {.job = id_};
-  if (IsFenced()) {
-    take.run = journal_;
+  if (journals_.IsFenced()) {
+    take.run = journals_.run();
     take.generation = counters_.next_incarnation++;
     outputs.push_back(PersistState{});
   }

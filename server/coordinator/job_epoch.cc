@@ -86,10 +86,7 @@ uint64_t Job::FirstUpdateFrom(uint64_t step) const {
 
 void Job::OnCommitted(uint32_t server, const EpochCommitted& committed,
                       CoordinatorOutputs& outputs) {
-  if (journal_.empty() && !committed.run.empty()) {
-    journal_ = committed.run;
-    Store(outputs);
-  }
+  if (journals_.SetRun(committed.run)) Store(outputs);
   if (!change_ || committed.epoch != change_->epoch ||
       change_->uncommitted.erase(server) == 0)
     return;

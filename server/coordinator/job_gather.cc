@@ -151,7 +151,7 @@ void Job::Begin(const std::vector<JobServer>& servers,
                                             .checkpoint_run = run,
                                             .resume_from = from}});
   }
-  if (IsFenced()) place_journals_.resize(places_.size());
+  journals_.Begin(places_.size());
   if (spec_.HasBackups()) backups_.Begin(places_.size());
   for (size_t place = 0; place < backups_.size(); ++place) {
     AskForBackup(place, places_[(place + 1) % places_.size()], outputs);

@@ -2,42 +2,22 @@
 // misses a step that anybody was told of never does: its end is stored before its server goes
 // on without it, and from a take-over on it is another server's. Each beginning has a
 // generation of its own, by a number that is drawn once.
-#include <algorithm>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "server/checkpoint/manifest.h"
 #include "server/coordinator/job.h"
 
 namespace syncline {
 
 bool Job::CanWaitFor(size_t place) const {
   if (!CanWaitForServers()) return false;
-  if (!IsFenced()) return true;
+  if (!journals_.IsFenced()) return true;
   // In the first epoch there is nothing in it yet.
   const bool has_begun = !committed_.empty() || homecoming_;
-  return has_begun && place_journals_[place].lost.empty();
-}
-
-// For what is said of a job that fails.
-std::string Job::WhyNoJournal(size_t place) const {
-  if (!IsFenced() || place >= place_journals_.size()) return "";
-  const std::string& lost = place_journals_[place].lost;
-  return lost.empty() ? "" : absl::StrCat(", and it had no whole journal: ", lost);
+  return has_begun && journals_.Counts(place);
 }
 
 bool Job::HasJournalOf(const JobServer& server, size_t place) const {
-  const std::set<uint32_t> shards = places_.ShardsOf(place);
-  const uint32_t generation = IsFenced() ? place_journals_[place].generation : 0;
-  const auto has = [&](const JournaledRun& run, uint32_t shard) {
-    const auto found = std::ranges::find(run.shards, shard);
-    const auto index = static_cast<size_t>(found - run.shards.begin());
-    return found != run.shards.end() && run.GenerationOf(index) == generation;
-  };
-  return std::ranges::any_of(server.journals, [&](const JournaledRun& run) {
-    return run.job == FolderOf(spec_.name) && run.run == journal_ &&
-           std::ranges::all_of(shards, [&](uint32_t shard) { return has(run, shard); });
-  });
+  return journals_.IsAmong(server.journals, place, places_.ShardsOf(place));
 }
 
 // ---- What servers say ----
@@ -45,10 +25,10 @@ bool Job::HasJournalOf(const JobServer& server, size_t place) const {
 void Job::OnJournalLost(uint32_t server, const std::string& reason,
                         CoordinatorOutputs& outputs) {
   const std::optional<size_t> place = places_.Of(server);
-  if (phase_ == Phase::kOver || !IsFenced() || !place || !IsHere(*place)) return;
-  PlaceJournal& journal = place_journals_[*place];
-  if (std::exchange(journal.lost, reason).empty()) {
-    journal.generation = counters_.next_incarnation++;
+  if (phase_ == Phase::kOver || !journals_.IsFenced() || !place || !IsHere(*place))
+    return;
+  if (journals_.Lose(*place, reason)) {
+    journals_.BeginAnew(*place, counters_.next_incarnation++);
     outputs.push_back(PersistState{});
     Store(outputs);
     const std::string what =
@@ -59,17 +39,15 @@ void Job::OnJournalLost(uint32_t server, const std::string& reason,
                   LogReason::Level::kWarning});
     Say({.kind = EventKind::kBackup, .what = what}, outputs);
   }
-  outputs.push_back(
-      ToMember{places_[*place].connection, JournalGone{id_, journal.generation}});
+  outputs.push_back(ToMember{places_[*place].connection,
+                             JournalGone{id_, journals_.GenerationOf(*place)}});
 }
 
 void Job::OnJournalWhole(uint32_t server, const JournalWhole& whole,
                          CoordinatorOutputs& outputs) {
   const std::optional<size_t> place = places_.Of(server);
-  if (phase_ == Phase::kOver || !IsFenced() || !place) return;
-  PlaceJournal& journal = place_journals_[*place];
-  if (journal.generation != whole.generation || journal.lost.empty()) return;
-  journal.lost.clear();
+  if (phase_ == Phase::kOver || !journals_.IsFenced() || !place) return;
+  if (!journals_.SetWhole(*place, whole.generation)) return;
   Store(outputs);
   const std::string what =
       absl::StrCat(NameOf(places_[*place]), " has a whole journal again");
@@ -98,7 +76,7 @@ void Job::OnSuccessorLost(size_t place, CoordinatorOutputs& outputs) {
   if (CanWaitFor(place)) return GoBackToJournal(place, why, outputs);
   Fail(absl::StrCat(NameOf(places_[place]),
                     " is lost, and so is its backup in the memory of ",
-                    NameOf(backups_[place].holder), WhyNoJournal(place),
+                    NameOf(backups_[place].holder), journals_.WhyNotWhole(place),
                     "; go on from a checkpoint"),
        outputs);
 }
@@ -116,20 +94,10 @@ void Job::GoBackToJournal(size_t place, const std::string& why,
 
 void Job::SayWhatIsStale(uint32_t server, const ServerHello& hello,
                          CoordinatorOutputs& outputs) const {
-  if (phase_ != Phase::kRunning || !IsFenced() || journal_.empty()) return;
+  if (phase_ != Phase::kRunning || !journals_.IsFenced()) return;
   if (hello.identity) return;  // it serves what it has
   for (size_t place = 0; place < places_.size(); ++place) {
-    const std::set<uint32_t> shards = places_.ShardsOf(place);
-    const uint32_t generation = place_journals_[place].generation;
-    const auto is_older = [&](const JournaledRun& run) {
-      if (run.job != FolderOf(spec_.name) || run.run != journal_) return false;
-      for (size_t i = 0; i < run.shards.size(); ++i) {
-        if (shards.contains(run.shards[i]) && run.GenerationOf(i) < generation)
-          return true;
-      }
-      return false;
-    };
-    if (std::ranges::none_of(hello.journals, is_older)) continue;
+    if (!journals_.HasEarlier(hello.journals, place, places_.ShardsOf(place))) continue;
     const std::string named = absl::StrCat("server ", server, " (", hello.name, ")");
     const std::string what = absl::StrCat(
         named, " has an earlier journal of the place of ", NameOf(places_[place]),

@@ -46,22 +46,21 @@ JobRecord Job::ToRecord() const {
                       .decision = decision_,
                       .step = workers_.LowestStep(),
                       .placement_sum = SumOf(*places_.placement()),
-                      .journal = journal_,
+                      .journal = journals_.run(),
                       .run = beginning_.run,
                       .last_cut = cuts_.last(),
                       .saves_last = saves_last_,
                       .saved = cuts_.saved()};
   for (size_t place = 0; place < places_.size(); ++place) {
     const JobServer& server = places_[place];
-    record.servers.push_back(
-        {.identity = {server.server, server.incarnation},
-         .name = server.name,
-         .host = server.host,
-         .shard_addresses = server.shard_addresses,
-         .moved_in = server.moved_in,
-         .backup_lost = backups_.empty() ? "" : backups_[place].lost,
-         .journal_generation = IsFenced() ? place_journals_[place].generation : 0,
-         .journal_lost = IsFenced() ? place_journals_[place].lost : ""});
+    record.servers.push_back({.identity = {server.server, server.incarnation},
+                              .name = server.name,
+                              .host = server.host,
+                              .shard_addresses = server.shard_addresses,
+                              .moved_in = server.moved_in,
+                              .backup_lost = backups_.empty() ? "" : backups_[place].lost,
+                              .journal_generation = journals_.GenerationOf(place),
+                              .journal_lost = journals_.WhyLost(place)});
   }
   return record;
 }
@@ -104,7 +103,7 @@ void Job::Take(const JobRecord& record, std::shared_ptr<const JobPlacement> plac
   workers_.NoteStep(record.step);
   furthest_step_ = record.step;
   beginning_.run = record.run;
-  journal_ = record.journal;
+  journals_.SetRun(record.journal);
   saves_last_ = record.saves_last;
   shown_epoch_ = begun_.epoch;
   change_ = Change{.epoch = begun_.epoch, .members = begun_.members, .is_restored = true};
@@ -129,8 +128,7 @@ void Job::Take(const JobRecord& record, std::shared_ptr<const JobPlacement> plac
                 .staleness = std::max(planned, record.training.sync().staleness)});
   for (const RecordedServer& server : record.servers) {
     if (spec_.HasBackups()) backups_.AddLost(server.backup_lost);
-    if (!IsFenced()) continue;
-    place_journals_.push_back({server.journal_generation, server.journal_lost});
+    journals_.Add(server.journal_generation, server.journal_lost);
   }
   for (size_t i = 0; i < begun_.members.size(); ++i) {
     const MemberRecord& member = begun_.members[i];
@@ -166,7 +164,7 @@ void Job::OnServerBack(uint32_t number, ConnectionId connection, const HeldJob& 
     }
   }
   places_.SetConnection(*place, connection);
-  if (journal_.empty()) journal_ = held.run;
+  journals_.SetRun(held.run);
   if (!backups_.empty()) {
     Store(outputs);
     outputs.push_back(ToMember{connection, BackupGone{id_, backups_[*place].lost}});
@@ -287,7 +285,7 @@ void Job::AwaitReturn(absl::Duration now, CoordinatorOutputs& outputs) {
     if (!homecoming_->servers.contains(server.server) || !IsHere(place)) continue;
     if (!CanWaitFor(place)) {
       return Fail(absl::StrCat(NameOf(server), " ", within, ", and ", WhyNotWait(),
-                               WhyNoJournal(place)),
+                               journals_.WhyNotWhole(place)),
                   outputs);
     }
     Miss(place, {server.server}, outputs);

@@ -26,8 +26,8 @@ absl::Duration Seconds(absl::Duration duration) {
 // decision is in the memory of servers and of the coordinator: it dies with both.
 bool Job::CanWaitForServers() const {
   const bool lacks_decision = homecoming_ && plan_->NeedsDecision();
-  return phase_ == Phase::kRunning && spec_.WaitsForServers() && !journal_.empty() &&
-         !lacks_decision;
+  return phase_ == Phase::kRunning && spec_.WaitsForServers() &&
+         !journals_.run().empty() && !lacks_decision;
 }
 
 std::string Job::WhyNotWait() const {
@@ -99,7 +99,7 @@ void Job::OnServerLost(const ServerLoss& loss, CoordinatorOutputs& outputs) {
     const char* another =
         backups_[place].is_being_made ? "; a new one was being made" : "";
     return Fail(absl::StrCat(named, " is lost, and it had no backup any more: ",
-                             backups_[place].lost, another, WhyNoJournal(place),
+                             backups_[place].lost, another, journals_.WhyNotWhole(place),
                              "; go on from a checkpoint"),
                 outputs);
   }
@@ -162,7 +162,7 @@ void Job::ReplaceServers(const std::vector<JobServer>& attached,
     // Beside what it has; but others may be on their way that see the same directory.
     const auto other = std::ranges::find_if(
         attached, [&](const JobServer& one) { return HasJournalOf(one, place); });
-    const bool may_ask = IsFenced() && missing_.MayAsk(place);
+    const bool may_ask = journals_.IsFenced() && missing_.MayAsk(place);
     if (may_ask && other != attached.end()) AskToRestore(place, *other, outputs);
   }
 }
@@ -170,15 +170,14 @@ void Job::ReplaceServers(const std::vector<JobServer>& attached,
 void Job::Restore(size_t place, const JobServer& successor, CoordinatorOutputs& outputs) {
   missing_.Restore(place, successor);
   const uint32_t run = options_.keeps_checkpoints ? beginning_.run : 0;
-  outputs.push_back(ToMember{
-      successor.connection,
-      ConfigureJob{.job = id_,
-                   .declared = declared_,
-                   .placement = places_.placement(),
-                   .first_shard = places_.FirstShard(place),
-                   .checkpoint_run = run,
-                   .restore_run = journal_,
-                   .generation = IsFenced() ? place_journals_[place].generation : 0}});
+  outputs.push_back(ToMember{successor.connection,
+                             ConfigureJob{.job = id_,
+                                          .declared = declared_,
+                                          .placement = places_.placement(),
+                                          .first_shard = places_.FirstShard(place),
+                                          .checkpoint_run = run,
+                                          .restore_run = journals_.run(),
+                                          .generation = journals_.GenerationOf(place)}});
   outputs.push_back(
       LogReason{absl::StrCat("job '", spec_.name, "': ", NameOf(successor),
                              " reads the journal of ", NameOf(places_[place]))});
@@ -241,8 +240,9 @@ void Job::Succeed(size_t place, uint64_t step, CoordinatorOutputs& outputs) {
   if (!backups_.empty()) {
     if (missing.by_backup) backups_.UseUp(place);
     backups_.NoteSuccessor(place);
-    if (missing.by_backup && IsFenced()) {
-      place_journals_[place] = {missing.generation, "it begins anew after a take-over"};
+    if (missing.by_backup && journals_.IsFenced()) {
+      journals_.Lose(place, "it begins anew after a take-over");
+      journals_.BeginAnew(place, missing.generation);
     }
     Store(outputs);  // there is no other copy that could come back
   }

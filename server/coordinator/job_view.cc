@@ -66,7 +66,7 @@ void Job::ViewServers(JobView& view, const LostServers& lost) const {
   view.waits_for_servers = spec_.WaitsForServers();
   for (size_t place = 0; place < backups_.size(); ++place) {
     view.backups.push_back(backups_.View(place, places_[place].server));
-    if (IsFenced()) view.backups.back().journal_lost = place_journals_[place].lost;
+    view.backups.back().journal_lost = journals_.WhyLost(place);
   }
 }
 

@@ -19,7 +19,9 @@
 #include "server/coordinator/coordinator.h"
 #include "server/coordinator/cuts.h"
 #include "server/coordinator/decision.h"
+#include "server/coordinator/epoch_change.h"
 #include "server/coordinator/exclusions.h"
+#include "server/coordinator/homecoming.h"
 #include "server/coordinator/job_context.h"
 #include "server/coordinator/job_record.h"
 #include "server/coordinator/losses.h"
@@ -208,26 +210,6 @@ class Job {
   TraceTargets ToTrace() const;
 
  private:
-  // The change of epoch under way.
-  struct Change {
-    uint64_t epoch = 0;
-    std::set<uint32_t> unprepared = {};
-    std::set<uint32_t> uncommitted = {};
-    uint64_t next_step = 0;
-    Reasons reasons = {};
-    std::vector<MemberRecord> members = {};         // fixed when all servers are prepared
-    std::optional<TrainingSettings> training = {};  // new ones
-    bool cuts = false;                              // a checkpoint at its first step
-    bool is_restored = false;                       // begun under another coordinator
-  };
-  // A job that waits for its members, since the coordinator was started anew.
-  struct Homecoming {
-    std::set<uint32_t> servers = {};            // that are still missing
-    uint64_t prepared = 0;                      // the highest epoch that any has prepared
-    std::map<uint32_t, uint64_t> decided = {};  // steps, by server
-    std::map<uint32_t, uint64_t> closed = {};   // likewise
-    std::optional<absl::Duration> since = {};
-  };
   // Somebody may come with all that the place has told of.
   bool CanWaitFor(size_t place) const;
   void WaitForJournal(size_t place, CoordinatorOutputs& outputs);
@@ -239,7 +221,9 @@ class Job {
   void ViewServers(JobView& view, const LostServers& lost) const;
   void ViewProgress(JobView& view) const;
   uint32_t Participants(uint64_t step) const;
-  bool IsAwaited(uint32_t server) const;
+  bool IsAwaited(uint32_t server) const {
+    return homecoming_ && homecoming_->Awaits(server);
+  }
   HoldBackup NextOrder(size_t place);
   void AskForBackup(size_t place, const JobServer& holder, CoordinatorOutputs& outputs);
   bool HasBackup(size_t place) const;
@@ -277,7 +261,7 @@ class Job {
   void SetGoals(const UpdateJob& update, ChangedSettings& changed,
                 CoordinatorOutputs& outputs);
   std::optional<uint64_t> StalenessInForce() const;  // of mode ssp
-  void TakeClosed(const HeldJob& held, uint32_t server);
+  void TakeClosed(const HeldJob& held);
   void InformServers(CoordinatorOutputs& outputs);
   void NoteLeftOut(const StepClosed& closed);
   JobRecord ToRecord() const;
@@ -385,12 +369,12 @@ class Job {
   uint64_t shown_epoch_ = 0;  // the last that all servers have committed
   Workers workers_{options_.timeouts.heartbeat_interval};
   std::vector<MemberRecord> committed_;
-  std::optional<Change> change_;
-  RecordedEpoch begun_;  // the last epoch that servers were told
+  std::optional<EpochChange> change_;  // under way
+  RecordedEpoch begun_;                // the last epoch that servers were told
   bool is_recorded_ = false;
   bool was_restored_ = false;
-  bool change_is_due_ = false;  // also when nobody has come or gone
-  std::optional<Homecoming> homecoming_;
+  bool change_is_due_ = false;            // also when nobody has come or gone
+  std::optional<Homecoming> homecoming_;  // until its members are back
   Losses losses_{spec_.workers};
 
   Reasons change_reasons_;                         // of the next change

@@ -17,7 +17,7 @@ void Job::MaybeChangeEpoch(CoordinatorOutputs& outputs) {
   if (workers_.AreMembers(committed_) && !has_news) return;
   change_is_due_ = false;
   const uint64_t epoch = counters_.epochs.Next(spec_.name);
-  change_ = Change{.epoch = epoch, .reasons = std::exchange(change_reasons_, {})};
+  change_ = EpochChange{.epoch = epoch, .reasons = std::exchange(change_reasons_, {})};
   change_->training = std::exchange(next_training_, std::nullopt);
   change_->cuts = std::exchange(cut_wanted_, false);
   places_.BeginEpoch(epoch);
@@ -27,11 +27,9 @@ void Job::MaybeChangeEpoch(CoordinatorOutputs& outputs) {
 
 void Job::OnPrepared(uint32_t server, const EpochPrepared& prepared,
                      CoordinatorOutputs& outputs) {
-  if (!change_ || prepared.epoch != change_->epoch ||
-      change_->unprepared.erase(server) == 0)
-    return;
-  change_->next_step = std::max(change_->next_step, prepared.next_step);
-  if (change_->unprepared.empty()) Commit(outputs);
+  if (!change_ || prepared.epoch != change_->epoch) return;
+  if (!change_->Prepare(server, prepared.next_step)) return;
+  if (change_->IsPrepared()) Commit(outputs);
 }
 
 // Who is alive now: also those who came since the change began, not those who died.
@@ -87,16 +85,14 @@ uint64_t Job::FirstUpdateFrom(uint64_t step) const {
 void Job::OnCommitted(uint32_t server, const EpochCommitted& committed,
                       CoordinatorOutputs& outputs) {
   if (journals_.SetRun(committed.run)) Store(outputs);
-  if (!change_ || committed.epoch != change_->epoch ||
-      change_->uncommitted.erase(server) == 0)
-    return;
-  if (!change_->uncommitted.empty()) return;
+  if (!change_ || committed.epoch != change_->epoch) return;
+  if (!change_->Commit(server) || !change_->uncommitted.empty()) return;
   if (change_->is_restored) return GoOn(outputs);
   FinishChange(outputs);
 }
 
 void Job::FinishChange(CoordinatorOutputs& outputs) {
-  const Change change = *std::exchange(change_, std::nullopt);
+  const EpochChange change = *std::exchange(change_, std::nullopt);
   committed_ = change.members;
   shown_epoch_ = change.epoch;
   reason_ = change.reasons.Text();

@@ -23,7 +23,7 @@ absl::Duration Job::wake_at() const {
 
 void Job::CloseStep(absl::Duration now, CoordinatorOutputs& outputs) {
   if (phase_ != Phase::kRunning || !HasQuorum()) return;
-  if (homecoming_ && !homecoming_->servers.empty()) return;
+  if (homecoming_ && !homecoming_->HasAllServers()) return;
   const bool is_due = std::exchange(may_close_, false) || now >= quorum_.wake_at();
   if (!is_due) return;
   const auto verdict = quorum_.Look(now, begun_.members);
@@ -48,8 +48,7 @@ void Job::NoteLeftOut(const StepClosed& closed) {
 
 // ---- A coordinator that was started anew ----
 
-void Job::TakeClosed(const HeldJob& held, uint32_t server) {
-  homecoming_->closed[server] = held.closed ? held.closed->step + 1 : 0;
+void Job::TakeClosed(const HeldJob& held) {
   if (!held.closed || (closed_ && held.closed->step <= closed_->step)) return;
   closed_ = held.closed;
   quorum_.Closed(closed_->step);
@@ -58,7 +57,7 @@ void Job::TakeClosed(const HeldJob& held, uint32_t server) {
 void Job::InformServers(CoordinatorOutputs& outputs) {
   for (const JobServer& server : places_) {
     const bool lacks_step =
-        closed_ && homecoming_->closed[server.server] <= closed_->step;
+        closed_ && homecoming_->LacksClosed(server.server, closed_->step);
     if (lacks_step) outputs.push_back(ToMember{server.connection, *closed_});
     if (change_->uncommitted.contains(server.server)) SendCommit(server, outputs);
   }

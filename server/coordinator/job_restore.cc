@@ -106,7 +106,8 @@ void Job::Take(const JobRecord& record, std::shared_ptr<const JobPlacement> plac
   journals_.SetRun(record.journal);
   saves_last_ = record.saves_last;
   shown_epoch_ = begun_.epoch;
-  change_ = Change{.epoch = begun_.epoch, .members = begun_.members, .is_restored = true};
+  change_ =
+      EpochChange{.epoch = begun_.epoch, .members = begun_.members, .is_restored = true};
   homecoming_ = Homecoming();
   recoveries_.Begin(Recoveries::Cause::kCoordinator, "the coordinator", std::nullopt);
   std::vector<JobServer> servers;
@@ -176,23 +177,21 @@ void Job::FinishHomecoming(size_t place, const HeldJob& held,
                            CoordinatorOutputs& outputs) {
   const JobServer& server = places_[place];
   const uint32_t number = server.server;
-  if (!homecoming_ || homecoming_->servers.erase(number) == 0) return;
-  homecoming_->prepared = std::max(homecoming_->prepared, held.prepared);
+  if (!homecoming_ || !homecoming_->Take(number, held)) return;
   cuts_.NoteLost(held.cut);
-  homecoming_->decided[number] = held.decided ? held.decided->step + 1 : 0;
-  if (homecoming_->decided[number] > decisions_.decided()) {
+  if (held.decided && held.decided->step >= decisions_.decided()) {
     decision_ = held.decided;
     decisions_.Resume(held.decided->step + 1,
                       {held.decided->scaler, held.decided->skipped});
     cuts_.NoteResumed();
   }
-  TakeClosed(held, number);
+  TakeClosed(held);
   if (held.committed >= begun_.epoch) {
-    change_->uncommitted.erase(number);
+    change_->Commit(number);
   } else if (!HasQuorum()) {
     SendCommit(server, outputs);
   }
-  if (!homecoming_->servers.empty()) return;
+  if (!homecoming_->HasAllServers()) return;
   RepeatDecision(outputs);
   if (HasQuorum()) InformServers(outputs);
   if (change_->uncommitted.empty()) GoOn(outputs);
@@ -203,8 +202,8 @@ void Job::FinishHomecoming(size_t place, const HeldJob& held,
 void Job::RepeatDecision(CoordinatorOutputs& outputs) {
   if (!decision_) return;
   for (const JobServer& server : places_) {
-    if (homecoming_->decided[server.server] >= decisions_.decided()) continue;
-    outputs.push_back(ToMember{server.connection, *decision_});
+    const bool lacks_it = homecoming_->LacksDecision(server.server, decisions_.decided());
+    if (lacks_it) outputs.push_back(ToMember{server.connection, *decision_});
   }
 }
 
@@ -282,7 +281,7 @@ void Job::AwaitReturn(absl::Duration now, CoordinatorOutputs& outputs) {
                    " after the coordinator was started anew");
   for (size_t place = 0; place < places_.size(); ++place) {
     const JobServer& server = places_[place];
-    if (!homecoming_->servers.contains(server.server) || !IsHere(place)) continue;
+    if (!homecoming_->Awaits(server.server) || !IsHere(place)) continue;
     if (!CanWaitFor(place)) {
       return Fail(absl::StrCat(NameOf(server), " ", within, ", and ", WhyNotWait(),
                                journals_.WhyNotWhole(place)),
@@ -337,10 +336,6 @@ void Job::SayWhoIsBack(CoordinatorOutputs& outputs) {
                                            "' goes on at step ", workers_.LowestStep(),
                                            " in epoch ", begun_.epoch, " with ", back,
                                            " of ", committed_.size(), " members")});
-}
-
-bool Job::IsAwaited(uint32_t server) const {
-  return homecoming_ && homecoming_->servers.contains(server);
 }
 
 }  // namespace syncline

@@ -114,12 +114,7 @@ void Job::Miss(size_t place, const ServerLoss& loss, CoordinatorOutputs& outputs
       HasBackup(place) ? Recoveries::Cause::kBackup : Recoveries::Cause::kJournal,
       NameOf(server), loss.at);
   decisions_.Forget(places_.BlocksOf(place));
-  // Whatever it had answered, its successor has not.
-  if (change_) {
-    auto& unanswered =
-        change_->unprepared.empty() ? change_->uncommitted : change_->unprepared;
-    unanswered.insert(server.server);
-  }
+  if (change_) change_->Lose(server.server);
   const std::string named = NameOf(server);
   for (const uint64_t step : cuts_.AwaitedOf(server.server)) {
     FailCut(step, absl::UnavailableError(absl::StrCat(named, " died")), outputs);
@@ -223,14 +218,8 @@ void Job::Succeed(size_t place, uint64_t step, CoordinatorOutputs& outputs) {
                              "checkpoint"),
                 outputs);
   }
-  const auto rename = [&](std::set<uint32_t>& servers) {
-    if (servers.erase(before) > 0) servers.insert(server.server);
-  };
-  if (change_) {
-    rename(change_->unprepared);
-    rename(change_->uncommitted);
-  }
-  if (homecoming_) rename(homecoming_->servers);
+  if (change_) change_->Replace(before, server.server);
+  if (homecoming_) homecoming_->Replace(before, server.server);
   const std::string named = NameOf(server);
   const std::string what = missing.by_backup
                                ? absl::StrCat(named, " took the place of server ", before,
@@ -249,13 +238,13 @@ void Job::Succeed(size_t place, uint64_t step, CoordinatorOutputs& outputs) {
   outputs.push_back(LogReason{absl::StrCat("job '", spec_.name, "': ", what)});
   change_reasons_.Add(EpochCause::kServer, what);
   Say({.kind = EventKind::kServer, .what = what}, outputs);
-  if (homecoming_ && homecoming_->servers.contains(server.server)) {
+  if (IsAwaited(server.server)) {
     return FinishHomecoming(place, {.job = id_}, outputs);
   }
   // The last decision may be of a step that is not in its records.
   if (decision_) outputs.push_back(ToMember{server.connection, *decision_});
   if (!change_) return MaybeChangeEpoch(outputs);
-  if (!change_->unprepared.empty()) {
+  if (!change_->IsPrepared()) {
     outputs.push_back(ToMember{server.connection, PrepareEpoch{id_, change_->epoch}});
   } else {
     Store(outputs);

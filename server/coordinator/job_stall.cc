@@ -172,9 +172,8 @@ std::string Job::UnansweredQuestion(std::set<uint32_t>& servers) const {
     return "make its blocks";
   }
   if (!change_) return "";
-  const bool prepares = !change_->unprepared.empty();
-  servers = prepares ? change_->unprepared : change_->uncommitted;
-  return absl::StrCat(prepares ? "prepare" : "commit", " epoch ", change_->epoch);
+  servers = change_->unanswered();
+  return change_->Question();
 }
 
 void Job::AwaitAnswers(absl::Duration now, CoordinatorOutputs& outputs) {

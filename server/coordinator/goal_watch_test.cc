@@ -89,6 +89,17 @@ TEST(GoalWatch, MeasuresWhatTheJobDid) {
   }
 }
 
+// So that an answer is not judged by what was before it.
+TEST(GoalWatch, TheAgeOfAValueIsSinceItsWindowBegan) {
+  Watched job("step_p95_ms<=150");
+  job.Seconds(10, kFast);
+  EXPECT_EQ(job.View().now_age, absl::Seconds(10)) << "the window has just ended";
+  job.Seconds(7, kFast);
+  EXPECT_EQ(job.View().now_age, absl::Seconds(17));
+  job.Seconds(3, kFast);
+  EXPECT_EQ(job.View().now_age, absl::Seconds(10)) << "that of the next one";
+}
+
 TEST(GoalWatch, OneSlowWindowBurnsBudgetAndIsNoNews) {
   Watched job("step_p95_ms<=150");
   job.Seconds(50, kFast);

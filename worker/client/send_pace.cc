@@ -5,8 +5,11 @@
 namespace syncline {
 namespace {
 
-// One on its way back, one in each of the cables, and one between.
-constexpr size_t kBlocksAhead = 4;
+// One whose view is on its way back, and one that has just come. What TCP's shares let a
+// worker hold beyond that is published when nothing comes in any more: of a large block and a
+// slow cable two more are a second at the end of each step, however many servers there are to
+// make the rest of it short. On a fast cable the window is more than that.
+constexpr size_t kBlocksAhead = 2;
 constexpr absl::Duration kShortestPatience = absl::Milliseconds(20);
 constexpr absl::Duration kLongestPatience = absl::Seconds(2);
 

@@ -4,6 +4,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <numeric>
 #include <utility>
 #include <vector>
 
@@ -26,11 +27,11 @@ SendPace::Look Held(size_t blocks) {
 TEST(SendPace, WaitsWhileItIsAheadAndViewsCome) {
   SendPace pace;
   EXPECT_TRUE(pace.MaySend(Held(0), absl::ZeroDuration()));
-  EXPECT_TRUE(pace.MaySend(Held(4), kTick));
-  EXPECT_FALSE(pace.MaySend(Held(6), 2 * kTick));
-  EXPECT_FALSE(pace.MaySend(Held(5), 50 * kTick));  // a view
-  EXPECT_FALSE(pace.MaySend(Held(5), 90 * kTick));
-  EXPECT_TRUE(pace.MaySend(Held(4), 91 * kTick));
+  EXPECT_TRUE(pace.MaySend(Held(2), kTick));
+  EXPECT_FALSE(pace.MaySend(Held(4), 2 * kTick));
+  EXPECT_FALSE(pace.MaySend(Held(3), 40 * kTick));  // a view
+  EXPECT_FALSE(pace.MaySend(Held(3), 60 * kTick));
+  EXPECT_TRUE(pace.MaySend(Held(2), 61 * kTick));
 }
 
 TEST(SendPace, GoesOnWhenNoViewComes) {
@@ -53,27 +54,31 @@ TEST(SendPace, WhatLiesBehindTheNextBlockIsNotAhead) {
   SendPace pace;
   pace.MaySend(Held(0), absl::ZeroDuration());
   SendPace::Look look = Held(20);
-  look.ahead_bytes = 4 * kBlock;
+  look.ahead_bytes = 2 * kBlock;
   EXPECT_TRUE(pace.MaySend(look, kTick));
 }
 
-// Two workers push a step of 60 blocks to one server, whose cable carries 100 Mbit/s each
-// way, and each block's view goes to both once both have pushed it. TCP gives the first
+struct Cable {
+  double bytes_per_second = 12.5e6;
+  size_t window_bytes = 200'000;
+};
+constexpr Cable kSlow = {.bytes_per_second = 1.25e6, .window_bytes = 90'000};
+
+// Two workers push a step of some blocks to one server, and each block's view goes to both once both have pushed it. TCP gives the first
 // worker four times as much of the way in as the second, while both send.
 class Step {
  public:
   static constexpr uint32_t kBlocks = 60;
-  static constexpr double kBytesPerSecond = 12.5e6;
 
   enum class Counts { kNothing, kAhead, kAllHeld };
   using Order = std::vector<uint32_t>;
 
-  Step(Counts counts, std::array<Order, 2> orders)
-      : counts_(counts), orders_(std::move(orders)) {}
+  Step(Counts counts, std::array<Order, 2> orders, Cable cable = {})
+      : counts_(counts), orders_(std::move(orders)), cable_(cable) {}
 
   double Seconds() {
     absl::Duration now = absl::ZeroDuration();
-    while (std::min(viewed_[0], viewed_[1]) < kBlocks * kBlock) {
+    while (std::min(viewed_[0], viewed_[1]) < orders_[0].size() * kBlock) {
       now += kTick;
       std::array<bool, 2> sends = {};
       for (size_t i = 0; i < 2; ++i) sends[i] = Sends(i, now);
@@ -84,14 +89,12 @@ class Step {
   }
 
  private:
-  static constexpr double kPerTick = kBytesPerSecond / 1000;
-
   bool Sends(size_t i, absl::Duration now) {
     const size_t pushed = pushed_[i] / kBlock;
-    if (pushed >= kBlocks) return false;
+    if (pushed >= orders_[i].size()) return false;
     SendPace::Look look = {.block_bytes = kBlock,
-                           .window_bytes = 200'000,
-                           .bytes_per_second = kBytesPerSecond / 2};
+                           .window_bytes = cable_.window_bytes,
+                           .bytes_per_second = cable_.bytes_per_second / 2};
     const auto viewed_end =
         made_.begin() + static_cast<std::ptrdiff_t>(viewed_[i] / kBlock);
     for (size_t n = 0; n < pushed; ++n) {
@@ -111,7 +114,7 @@ class Step {
     const double all = weights[0] + weights[1];
     if (all == 0) return;
     for (size_t i = 0; i < 2; ++i) {
-      const auto bytes = static_cast<uint64_t>(kPerTick * weights[i] / all);
+      const auto bytes = static_cast<uint64_t>(PerTick() * weights[i] / all);
       const uint64_t left = kBlock - pushed_[i] % kBlock;
       pushed_[i] += std::min(left, bytes);
       if (bytes >= left) Arrived(orders_[i][pushed_[i] / kBlock - 1]);
@@ -123,20 +126,32 @@ class Step {
   }
 
   void MoveDown() {
-    const auto half = static_cast<uint64_t>(kPerTick / 2);
+    const auto half = static_cast<uint64_t>(PerTick() / 2);
     for (uint64_t& viewed : viewed_) {
       viewed = std::min<uint64_t>(made_.size() * kBlock, viewed + half);
     }
   }
 
+  double PerTick() const {
+    return cable_.bytes_per_second * absl::ToDoubleSeconds(kTick);
+  }
+
   Counts counts_;
   std::array<Order, 2> orders_;
+  Cable cable_;
   std::array<SendPace, 2> pace_;
   std::array<uint64_t, 2> pushed_ = {};
   std::array<uint64_t, 2> viewed_ = {};
   std::array<int, kBlocks> contributions_ = {};
   std::vector<uint32_t> made_;  // blocks whose views were made, in that order
 };
+
+// The first `blocks`, front layers first.
+Step::Order InOrder(uint32_t blocks) {
+  Step::Order order(blocks);
+  std::iota(order.begin(), order.end(), 0u);
+  return order;
+}
 
 // Backward was quick enough for the cable to carry the last `behind` blocks before it had
 // come to the front; then all that is left leaves front layers first.
@@ -147,18 +162,29 @@ Step::Order FrontFirstAfter(uint32_t behind) {
   return order;
 }
 
-constexpr double kNeeded = 2.0 * Step::kBlocks * kBlock / Step::kBytesPerSecond;
+double Needed(const Cable& cable, size_t blocks) {
+  return 2.0 * static_cast<double>(blocks * kBlock) / cable.bytes_per_second;
+}
 
 TEST(SendPace, KeepsBothWaysBusyWhereTcpIsUnfair) {
   const std::array<Step::Order, 2> same = {FrontFirstAfter(0), FrontFirstAfter(0)};
-  EXPECT_GT(Step(Step::Counts::kNothing, same).Seconds(), 1.3 * kNeeded);
-  EXPECT_LT(Step(Step::Counts::kAhead, same).Seconds(), 1.12 * kNeeded);
+  EXPECT_GT(Step(Step::Counts::kNothing, same).Seconds(),
+            1.3 * Needed({}, Step::kBlocks));
+  EXPECT_LT(Step(Step::Counts::kAhead, same).Seconds(), 1.12 * Needed({}, Step::kBlocks));
+}
+
+// A server's half of 4 million parameters: what a worker holds at the end of the way up is
+// sent when nothing comes in any more, and the step is short.
+TEST(SendPace, LittleIsLeftForTheEndOfAStepOfFewBlocks) {
+  const std::array<Step::Order, 2> same = {InOrder(16), InOrder(16)};
+  EXPECT_LT(Step(Step::Counts::kAhead, same, kSlow).Seconds(), 1.14 * Needed(kSlow, 16));
 }
 
 TEST(SendPace, NobodyWaitsForWhatOthersPushLater) {
   const std::array<Step::Order, 2> other = {FrontFirstAfter(12), FrontFirstAfter(2)};
-  EXPECT_GT(Step(Step::Counts::kAllHeld, other).Seconds(), 1.5 * kNeeded);
-  EXPECT_LT(Step(Step::Counts::kAhead, other).Seconds(), 1.2 * kNeeded);
+  EXPECT_GT(Step(Step::Counts::kAllHeld, other).Seconds(),
+            1.5 * Needed({}, Step::kBlocks));
+  EXPECT_LT(Step(Step::Counts::kAhead, other).Seconds(), 1.2 * Needed({}, Step::kBlocks));
 }
 
 }  // namespace

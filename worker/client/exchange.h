@@ -151,10 +151,11 @@ class Exchange {
   void Replaced(uint32_t shard, uint64_t epoch);
 
   // Bytes that may be put on the way to the shard; the last block may have more. Unlimited
-  // at first. `urgent_bytes`: likewise for what is urgent, if that is more.
-  void SetRoom(uint32_t shard, size_t bytes, size_t urgent_bytes = 0) {
+  // at first. What is urgent has room of its own, or the same. That may be less: where
+  // nothing but urgent blocks wait, there is room for another one (send_window.h).
+  void SetRoom(uint32_t shard, size_t bytes, std::optional<size_t> urgent_bytes = {}) {
     shards_[shard].room = bytes;
-    shards_[shard].urgent_room = urgent_bytes;
+    shards_[shard].urgent_room = urgent_bytes.value_or(bytes);
   }
   // Sends what there is room for.
   ExchangeOutputs Pump(absl::Duration now);
@@ -284,7 +285,7 @@ class Exchange {
     size_t room = std::numeric_limits<size_t>::max();
     std::set<uint32_t> encoding = {};
     size_t promised = 0;  // bytes of these, as far as is known
-    size_t urgent_room = 0;
+    size_t urgent_room = std::numeric_limits<size_t>::max();
     Front front = {};           // of contributions
     size_t unacknowledged = 0;  // bytes of blocks that are kSent
     std::set<uint32_t> held;    // blocks whose contributions are kHeld

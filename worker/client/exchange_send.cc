@@ -86,8 +86,8 @@ bool Exchange::BeginNext(uint32_t shard, absl::Duration now, ExchangeOutputs& ou
 }
 
 bool Exchange::HasRoom(const ShardQueue& queue, uint32_t id) const {
-  if (queue.room > queue.promised) return true;
-  return queue.urgent_room > queue.promised && IsUrgent(blocks_[id]);
+  const size_t room = IsUrgent(blocks_[id]) ? queue.urgent_room : queue.room;
+  return room > queue.promised;
 }
 
 // A contribution whose predecessors have been sent. Seeds are in nobody's way.

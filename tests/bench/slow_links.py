@@ -9,7 +9,7 @@ view for each step, and once, in FP32, the first values. Each byte is counted on
 IP, TCP and TLS. The coordinator is asked all the time how old the last heartbeat of everybody is.
 
 Two more sets are asked for by name. In both a third worker joins, which is sent the weights of then, and when it has made a step
-another one is killed. `--only restless`: the cases above. `--only large`, of an hour at most for each number of servers: 50 million
+another one is killed. What a step needs is then more than bytes (`needed_seconds`). `--only restless`: the cases above. `--only large`, of an hour at most for each number of servers: 50 million
 parameters, 1 bit both ways, 10 Mbit/s.
 """
 
@@ -147,11 +147,39 @@ def watch(workers, case):
         if case.is_restless:
             disturb(workers, case)
         time.sleep(LOOK_EVERY_SECONDS)
+    seen += [time.monotonic() - began] * (workers.steps_of(0) + 1 - len(seen))  # the last, if it ended with it
     if workers.failed():
         raise Failed("\n".join(log.read_text()[-1500:] for log in workers.logs))
     if case.is_restless and workers.killed is None:
         raise Failed("the job was over before the third worker had made a step")
     return seen
+
+
+@dataclass(frozen=True)
+class Work:
+    steps: int  # after the first
+    made: int  # the same by all workers together
+    value_bytes: float  # of a contribution, and of a view
+    joining: float  # bytes that the newcomer is sent first
+
+
+def needed_seconds(case, work):
+    """What a step needs, on average of those after the first, if cables are all there is.
+
+    A cable carries both directions at once: up and down overlap but for a block, as a block's view comes when all have pushed it.
+    A server's carries all workers' blocks of its share, a worker's its own. Two dependencies leave cables idle, whatever is done:
+
+    - A step of mode bsp is of everybody's contributions, the newcomer's from its first step on, for which it must have all
+      weights (docs/modes.md, "a late join"). So while its own cable carries them the others end the step that is under way,
+      and no other. With one server that server's cable is busy meanwhile; with two each is half idle.
+    - Nobody but the failure timeout tells that a worker is dead (docs/modes.md, "a worker dies"): the views of the step in which
+      it dies all come after a quarter of it.
+    """
+    shared = work.made * work.value_bytes
+    busiest = max(work.steps * work.value_bytes, (shared + work.joining) / case.servers)
+    joins = work.joining + (shared / case.servers - work.value_bytes) if case.is_restless else 0
+    dies = FAILURE_TIMEOUT_SECONDS / 4 if case.is_restless else 0
+    return (max(busiest, joins) * 8 / (MBITS[case.rate] * 1e6) + dies) / work.steps
 
 
 def measure(options, case):
@@ -184,11 +212,8 @@ def measure(options, case):
     # What a worker that joins later is sent first is all weights, as the others have them.
     joining = FIRST_VALUE_BYTES[case.codec] * case.elements * case.is_restless
     necessary = made * value_bytes * 2 + 4 * case.elements + joining
-    # A cable carries both directions at once. A server's has all workers' blocks of its share, a worker's its own.
     steps = len(seen) - 2  # after the first
-    slowest = max(value_bytes, ((made - WORKERS) * value_bytes + joining) / case.servers / steps) if steps > 0 else float("nan")
-    # Up, then down: a block's view comes when all have pushed it, so the ways overlap but for a block.
-    needed = slowest * 8 / (MBITS[case.rate] * 1e6)
+    needed = needed_seconds(case, Work(steps, made - WORKERS, value_bytes, joining)) if steps > 0 else float("nan")
     in_steps = (seen[-1] - seen[1]) / steps if steps > 0 else float("nan")
     return {
         "name": case.name, "rate": case.rate, "servers": case.servers, "steps": case.steps, "sent": sent,

@@ -3,8 +3,6 @@
 #include <time.h>
 #include <unistd.h>
 
-#include <atomic>
-
 #include "comm/base/env.h"
 #include "comm/base/status.h"
 
@@ -17,7 +15,9 @@ constexpr timespec kPeriod = {.tv_sec = 1, .tv_nsec = 0};
 constexpr timespec kConditionPeriod = {.tv_sec = 0, .tv_nsec = 20'000'000};
 constexpr timespec kNow = {};
 
-std::atomic<bool> is_left_to_the_system = false;
+// Held while it is looked whether to send a signal, and that is sent.
+ABSL_CONST_INIT absl::Mutex sending(absl::kConstInit);
+bool is_left_to_the_system ABSL_GUARDED_BY(sending) = false;
 
 }  // namespace
 
@@ -30,6 +30,7 @@ StopSignal::StopSignal() {
 
 // The kernel says who sent it: Next knows it for no signal from outside.
 void StopSignal::End() {
+  absl::MutexLock lock(&sending);
   if (!is_left_to_the_system) kill(getpid(), SIGTERM);
 }
 
@@ -83,8 +84,11 @@ void StopSignal::WaitFor(const std::function<bool()>& condition, absl::Duration 
 }
 
 void StopSignal::LeaveTheNextToTheSystem() {
-  is_left_to_the_system = true;
-  while (Next(kNow) != 0) {
+  {
+    absl::MutexLock lock(&sending);
+    is_left_to_the_system = true;
+    while (Next(kNow) != 0) {
+    }
   }
   pthread_sigmask(SIG_UNBLOCK, &signals_, nullptr);
 }

@@ -20,7 +20,7 @@ if(SYNCLINE_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
   # Paths below the source folder are hashed as relative ones: a clone or worktree elsewhere finds what another built.
   set(CMAKE_CXX_COMPILER_LAUNCHER
       env CCACHE_BASEDIR=${CMAKE_SOURCE_DIR} CCACHE_NOHASHDIR=1 CCACHE_SLOPPINESS=pch_defines,time_macros
-      ${SYNCLINE_CCACHE})
+      CCACHE_PCH_EXTSUM=1 ${SYNCLINE_CCACHE})
 endif()
 
 add_library(syncline_options INTERFACE)

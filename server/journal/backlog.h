@@ -38,8 +38,10 @@ class Backlog {
   // What waits of that job is given up.
   void Drop(uint64_t job);
 
-  // When the disk is stuck, unless it moves before.
-  absl::Duration deadline() const { return moved_ + limits_.patience; }
+  // When the disk is stuck, unless it moves before; `times` as patient.
+  absl::Duration deadline(int times = 1) const {
+    return moved_ + times * limits_.patience;
+  }
   // The job of which most waits; nothing when none waits.
   std::optional<uint64_t> largest() const;
   uint64_t held() const { return held_; }

@@ -22,6 +22,7 @@ constexpr absl::Duration kLongestRetry = absl::Minutes(5);
 constexpr uint64_t kRecordBytes = 256;
 // So much is synced at once, if there is so much: a slow disk is seen to move.
 constexpr uint64_t kGroupBytes = uint64_t{16} << 20;
+constexpr int kPatienceToTidy = 4;
 
 uint64_t BytesOf(const BlockSnapshot& block) {
   const size_t floats =
@@ -117,7 +118,8 @@ void Journal::Name(uint32_t id, const std::string& run) {
 // A job that waits may not be the one that filled the queue: other jobs go on.
 bool Journal::WaitForRoom(Job& job, uint64_t bytes) {
   while (!stopping_ && job.phase != Phase::kEnded && !backlog_.HasRoom(bytes)) {
-    if (changed_.WaitUntil(mutex_, clock_, backlog_.deadline())) continue;
+    const absl::Duration deadline = backlog_.deadline(TimesAsPatient());
+    if (changed_.WaitUntil(mutex_, clock_, deadline)) continue;
     // Somebody else who waited may have made room.
     if (stopping_ || job.phase == Phase::kEnded || backlog_.HasRoom(bytes)) continue;
     End(Largest(job), WhyStuck());
@@ -125,20 +127,46 @@ bool Journal::WaitForRoom(Job& job, uint64_t bytes) {
   return job.phase != Phase::kEnded && !stopping_;
 }
 
-std::string Journal::WhyStuck() const {
-  return absl::StrCat(backlog_.held(), " bytes wait for ", options_.directory,
-                      ", which took none for ",
-                      absl::FormatDuration(options_.backlog.patience));
+int Journal::TimesAsPatient() const {
+  return stage_ == Stage::kTidies ? kPatienceToTidy : 1;
 }
 
-// Those that come next would wait as long: all do, and begin anew when it moves.
+std::string Journal::WhyStuck() const {
+  return absl::StrCat(backlog_.held(), " bytes wait for ", options_.directory,
+                      stage_ == Stage::kTidies
+                          ? ", where deleting old segments, or reading the checkpoint "
+                            "that covers them, takes longer than "
+                          : ", which took none for ",
+                      absl::FormatDuration(TimesAsPatient() * options_.backlog.patience));
+}
+
+bool Journal::IsCurrent(const Job& job) const {
+  const auto current = jobs_.find(job.id);
+  return current != jobs_.end() && current->second.get() == &job;
+}
+
+// Those that come next would wait as long: all do, and begin anew when it moves. What is left
+// of a job that is over nobody waits for.
 void Journal::EndIfStuck() {
   absl::MutexLock lock(&mutex_);
-  if (stopping_ || backlog_.held() == 0 || clock_.Now() < backlog_.deadline()) return;
+  const absl::Duration now = clock_.Now();
+  const bool stood_still =
+      now - std::exchange(looked_at_, now) > options_.backlog.patience / 2;
+  if (stood_still) backlog_.Moved(now);
+  const bool is_stuck = backlog_.held() > 0 && now >= backlog_.deadline(TimesAsPatient());
+  if (stopping_ || !is_stuck) return;
   std::set<std::shared_ptr<Job>> waiting = writing_;
   for (const Event& event : events_) waiting.insert(event.job);
   const std::string why = WhyStuck();
-  for (const auto& job : waiting) End(*job, why);
+  for (const auto& job : waiting) {
+    if (job->may_begin_anew && IsCurrent(*job)) End(*job, why);
+  }
+}
+
+void Journal::Enter(Stage stage) {
+  absl::MutexLock lock(&mutex_);
+  stage_ = stage;
+  backlog_.Moved(clock_.Now());
 }
 
 Journal::Job& Journal::Largest(Job& otherwise) {
@@ -212,14 +240,20 @@ void Journal::Saved(uint32_t id, uint64_t step) {
   }
 }
 
+// Its last records keep it. Without them its files are closed here, which may wait.
 void Journal::Drop(uint32_t job) {
+  std::shared_ptr<Job> dropped;
   absl::MutexLock lock(&mutex_);
-  jobs_.erase(job);  // its last records keep it
+  const auto found = jobs_.find(job);
+  if (found == jobs_.end()) return;
+  dropped = std::move(found->second);
+  jobs_.erase(found);
 }
 
 void Journal::DropAll() {
+  std::map<uint32_t, std::shared_ptr<Job>> dropped;
   absl::MutexLock lock(&mutex_);
-  jobs_.clear();
+  dropped.swap(jobs_);
 }
 
 std::string Journal::RunOf(uint32_t id) {
@@ -266,8 +300,7 @@ void Journal::End(Job& job, const std::string& why) {
 
 // Not of one that was dropped: another job may have its number by now.
 void Journal::TellDurable(const Job& job, uint32_t engine, uint64_t records) {
-  const auto current = jobs_.find(job.id);
-  if (is_lost_ || current == jobs_.end() || current->second.get() != &job) return;
+  if (is_lost_ || !IsCurrent(job)) return;
   options_.on_durable(job.id, engine, records);
 }
 
@@ -329,10 +362,11 @@ void Journal::Run() {
     for (const Event& event : events) bytes += event.bytes;
     if (!events.empty()) WriteGroup(events);
     events.clear();  // their memory is free before it counts as free
+    std::set<std::shared_ptr<Job>> written;  // a job that is over may end with it
     {
       absl::MutexLock lock(&mutex_);
       backlog_.Done(bytes, clock_.Now());
-      writing_.clear();
+      written.swap(writing_);
       changed_.SignalAll();
     }
     if (clock_.Now() < next_prune) continue;
@@ -361,6 +395,7 @@ std::string Journal::FolderOfRun(const Job& job) const {
 }
 
 void Journal::WriteGroup(const std::deque<Event>& events) {
+  Enter(Stage::kWrites);
   std::set<std::shared_ptr<Job>> jobs;
   std::vector<Event> others;
   for (const Event& event : events) {
@@ -379,6 +414,7 @@ void Journal::WriteGroup(const std::deque<Event>& events) {
     }
   }
   for (const auto& job : jobs) SyncAll(*job);
+  Enter(Stage::kTidies);
   for (const Event& event : others) Heed(event);
   for (const auto& job : jobs) {
     FinishIfFarEnough(*job);

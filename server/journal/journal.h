@@ -7,8 +7,8 @@
 // An engine waits only when more than `backlog.bytes` of records are not on the disk. A
 // disk that is full or takes no writes ends the journal of the job and not the job, and so
 // does one that takes nothing for the backlog's patience: that of the job of which most
-// waits when there is no room, and with EndIfStuck of each job of which anything waits. The
-// log says so with path and bytes, State() and the metrics, too.
+// waits when there is no room, and with EndIfStuck of each job of which anything waits, if
+// its journal can begin anew. The log says so with path and bytes, State() and the metrics, too.
 //
 // A sync that fails is the end of all: the system may have dropped what it could not write,
 // and would say so only once. Nothing is told to be on the disk from then on (on_lost).
@@ -127,8 +127,9 @@ class Journal {
 
   // Makes a folder for it, and tries whether it takes files; errors name it.
   absl::Status Begin(JournaledJob job) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Ends the journals of which something waits for a disk that is stuck. To be called now and
-  // then from a thread that writes to no disk.
+  // Ends the journals of which something waits for a disk that is stuck, if they can begin
+  // anew. To be called often, from a thread that writes to no disk: where it was not for half
+  // of the patience, this process stood still, and knows nothing of the disk.
   void EndIfStuck() ABSL_LOCKS_EXCLUDED(mutex_);
   // Of this run of the job, the same on all servers. Before the first record; later ones
   // change nothing.
@@ -160,6 +161,9 @@ class Journal {
 
  private:
   enum class Phase { kGoesOn, kEnded, kBeginsAnew };
+  // What its thread is at. Deleting a thousand segments, or reading the heads of a checkpoint,
+  // takes longer than a sync.
+  enum class Stage { kWrites, kTidies };
   struct Job {
     uint32_t id = 0;
     uint64_t number = 0;  // of all that there ever were
@@ -212,6 +216,9 @@ class Journal {
   bool WaitForRoom(Job& job, uint64_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   Job& Largest(Job& otherwise) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::string WhyStuck() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  int TimesAsPatient() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool IsCurrent(const Job& job) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Enter(Stage stage) ABSL_LOCKS_EXCLUDED(mutex_);
   std::deque<Event> NextGroup() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void TellDurable(const Job& job, uint32_t engine, uint64_t records)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -230,6 +237,8 @@ class Journal {
   std::map<uint32_t, std::shared_ptr<Job>> jobs_ ABSL_GUARDED_BY(mutex_);
   std::deque<Event> events_ ABSL_GUARDED_BY(mutex_);
   std::set<std::shared_ptr<Job>> writing_ ABSL_GUARDED_BY(mutex_);  // of the group
+  Stage stage_ ABSL_GUARDED_BY(mutex_) = Stage::kTidies;
+  absl::Duration looked_at_ ABSL_GUARDED_BY(mutex_) = absl::ZeroDuration();
 
   std::thread thread_;  // last: it uses all the others
 };

@@ -178,6 +178,7 @@ void Journal::Prune() {
   }
   for (const auto& [job, saved] : jobs) {
     for (auto step = saved.rbegin(); step != saved.rend(); ++step) {
+      Enter(Stage::kTidies);
       if (!Covers(*job, *step)) continue;
       for (ShardLog& shard : job->shards) {
         if (const auto pruned = shard.Prune(*step); !pruned.ok()) {

@@ -20,6 +20,7 @@
 #include "server/journal/journal.h"
 #include "server/journal/night_job_test_util.h"
 #include "server/journal/restore.h"
+#include "server/journal/run.h"
 #include "server/journal/segment.h"
 
 namespace {
@@ -180,41 +181,84 @@ TEST_F(LostSync, OfAFullDiskEndsTheJournalAlone) {
   EXPECT_THAT(job_->state().error, HasSubstr("free space"));
 }
 
-TEST(DiskThatHangs, EndsTheJournalsThatWaitForItAlthoughThereIsRoom) {
-  const TempDirectory directory;
-  constexpr uint32_t kIdle = kNight + 1;
-  Durable of_night;
-  Journal journal({.directory = directory.path(),
-                   .backlog = {.patience = absl::Milliseconds(1)},
-                   .retry = absl::Milliseconds(1),
-                   .on_durable = [&](uint32_t job, uint32_t, uint64_t records) {
-                     if (job == kNight) of_night.Say(records);
-                   }});
-  for (const auto& [job, name] : {std::pair{kNight, "night"}, {kIdle, "idle"}}) {
-    const absl::Status begun = journal.Begin({.job = job,
-                                              .head = {.job = name, .shard = kShard},
-                                              .blocks = {{0, 1}},
-                                              .trained = {{0, 1}},
-                                              .run = "run1"});
+class DiskThatHangs : public ::testing::Test {
+ protected:
+  static constexpr uint32_t kIdle = kNight + 1;
+  static constexpr uint32_t kKept = kNight + 2;  // nobody waits for it, in its mode
+  static constexpr absl::Duration kPatience = absl::Milliseconds(40);
+
+  ~DiskThatHangs() override { stuck_disk().End(); }
+
+  void Begin(uint32_t job, const std::string& name, bool may_begin_anew) {
+    const absl::Status begun = journal_.Begin({.job = job,
+                                               .head = {.job = name, .shard = kShard},
+                                               .blocks = {{0, 1}},
+                                               .trained = {{0, 1}},
+                                               .may_begin_anew = may_begin_anew,
+                                               .run = "run1"});
     ASSERT_TRUE(begun.ok()) << begun;
   }
-  const auto take = [&journal](uint64_t from) {
-    journal.Take(kNight, 0, std::make_shared<ShardRecord>(Settings(from)));
-  };
-  take(1);
-  of_night.Await(1);
-  absl::SleepFor(absl::Milliseconds(5));
-  journal.EndIfStuck();  // it has nothing to do
-  EXPECT_EQ(journal.State(kNight)->error, "");
-  stuck_disk().Begin();
-  take(2);
-  stuck_disk().AwaitSync();
-  absl::SleepFor(absl::Milliseconds(5));
-  journal.EndIfStuck();
-  of_night.Await(std::numeric_limits<uint64_t>::max());  // nobody waits for it
-  EXPECT_THAT(journal.State(kNight)->error, HasSubstr("which took none for 1ms"));
-  EXPECT_EQ(journal.State(kIdle)->error, "") << "nothing of it waited";
+  void Take(uint32_t job, uint64_t from) {
+    journal_.Take(job, 0, std::make_shared<ShardRecord>(Settings(from)));
+  }
+  // A record is being synced, and stays so.
+  void Hang() {
+    Begin(kNight, "night", true);
+    Take(kNight, 1);
+    of_night_.Await(1);
+    stuck_disk().Begin();
+    Take(kNight, 2);
+    stuck_disk().AwaitSync();
+  }
+  void LookUntilItHasEnded() {
+    while (journal_.State(kNight)->error.empty()) {
+      journal_.EndIfStuck();
+      absl::SleepFor(kPatience / 8);
+    }
+  }
+
+  const TempDirectory directory_;
+  Durable of_night_;
+  Journal journal_{{.directory = directory_.path(),
+                    .backlog = {.patience = kPatience},
+                    .on_durable = [this](uint32_t job, uint32_t, uint64_t records) {
+                      if (job == kNight) of_night_.Say(records);
+                    }}};
+};
+
+TEST_F(DiskThatHangs, EndsTheJournalsOfThoseWhoWaitAlthoughThereIsRoom) {
+  Hang();
+  Begin(kIdle, "idle", true);
+  Begin(kKept, "kept", false);
+  Take(kKept, 1);
+  LookUntilItHasEnded();
+  of_night_.Await(std::numeric_limits<uint64_t>::max());  // nobody waits for it
+  EXPECT_THAT(journal_.State(kNight)->error, HasSubstr("which took none for 40ms"));
+  EXPECT_EQ(journal_.State(kIdle)->error, "") << "nothing of it waited";
+  EXPECT_EQ(journal_.State(kKept)->error, "") << "it could not begin anew";
+}
+
+// Stopped by a debugger, or with its whole machine: what the disk did meanwhile is not known.
+TEST_F(DiskThatHangs, IsNoneForAProcessThatStoodStill) {
+  Hang();
+  for (int i = 0; i < 5; ++i) {
+    absl::SleepFor(2 * kPatience);
+    journal_.EndIfStuck();
+  }
+  EXPECT_EQ(journal_.State(kNight)->error, "");
+}
+
+TEST_F(DiskThatHangs, IsStillGivenTheLastRecordsOfAJobThatIsOver) {
+  Begin(kIdle, "idle", true);
+  Hang();
+  Take(kIdle, 1);
+  journal_.Drop(kIdle);
+  LookUntilItHasEnded();
   stuck_disk().End();
+  journal_.Stop();
+  const auto run = FindRun({directory_.path()}, "idle");
+  ASSERT_TRUE(run.ok()) << run.status();
+  EXPECT_TRUE(*HasRecords(*run));
 }
 
 // Nobody relies on what the journal had, since it has ended: no reason to end the server.

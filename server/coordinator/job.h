@@ -240,7 +240,9 @@ class Job {
   void DropStandIns(const std::string& reason, CoordinatorOutputs& outputs);
   void MaybeRun(CoordinatorOutputs& outputs);
   bool CanWaitForServers() const;
-  std::string WhyNotWait() const;
+  // Why the job fails without that place's server, and what to do.
+  std::string WhyNotWait(size_t place) const;
+  std::string HowToGoOn(size_t place) const;
   bool IsHere(size_t place) const { return !missing_.contains(place); }
   void Miss(size_t place, const ServerLoss& loss, CoordinatorOutputs& outputs);
   // Of no place in this job, and going for none.

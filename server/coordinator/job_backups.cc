@@ -145,7 +145,7 @@ void Job::LoseBackup(size_t place, const std::string& why, CoordinatorOutputs& o
   if (!IsHere(place) && CanWaitFor(place)) return GoBackToJournal(place, why, outputs);
   if (!IsHere(place)) {
     return Fail(absl::StrCat(NameOf(server), " is lost, and so is its backup: ", why,
-                             journals_.WhyNotWhole(place), "; go on from a checkpoint"),
+                             HowToGoOn(place)),
                 outputs);
   }
   outputs.push_back(ToMember{server.connection, BackupGone{id_, why}});

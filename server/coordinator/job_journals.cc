@@ -76,8 +76,7 @@ void Job::OnSuccessorLost(size_t place, CoordinatorOutputs& outputs) {
   if (CanWaitFor(place)) return GoBackToJournal(place, why, outputs);
   Fail(absl::StrCat(NameOf(places_[place]),
                     " is lost, and so is its backup in the memory of ",
-                    NameOf(backups_[place].holder), journals_.WhyNotWhole(place),
-                    "; go on from a checkpoint"),
+                    NameOf(backups_[place].holder), HowToGoOn(place)),
        outputs);
 }
 

@@ -13,18 +13,19 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
 
 // Servers on connections 1 and 2 (numbers 0 and 1), their stand-ins on 3 and 4, ranks 0 and
 // 1 on 10 and 11.
 class JobJournals : public CoordinatorTest {
  protected:
-  void SetUp() override {
+  void SetUp() override { BeginWith(TwoTensors(2)); }
+  void BeginWith(JobSpec job) {
     coordinator_ = std::make_unique<Coordinator>(CoordinatorOptions{
         .timeouts = Timeouts::Derive(kFailureTimeout), .expected_servers = 2});
     Take(coordinator_->Apply(Start{}, now_));
     AttachServer(1);
     AttachServer(2);
-    JobSpec job = TwoTensors(2);
     job.settings.durability = "disk+peer";
     for (const uint32_t rank : {0u, 1u}) {
       SayHello(10 + rank, job,
@@ -67,6 +68,15 @@ class JobJournals : public CoordinatorTest {
     ASSERT_TRUE(coordinator_->Restore({state_, records_}, specs_.reader()).ok());
     told_.clear();
     Take(coordinator_->Apply(Start{}, now_));
+  }
+  // Server 1 comes back to a coordinator that was started anew.
+  void RestartWithServer1() {
+    const ServerWelcome welcome = Last<ServerWelcome>(2).value();
+    Restart();
+    Say(22, ServerHello{.name = "server2",
+                        .shard_addresses = {"address"},
+                        .identity = ServerIdentity{welcome.server, welcome.incarnation},
+                        .held = {{.job = id_, .run = "r"}}});
   }
   JobView Shown() const { return coordinator_->View(now_).jobs.at(0); }
 
@@ -230,6 +240,36 @@ TEST_F(JobJournals, WhatCountsOutlivesTheCoordinator) {
                       .held = {{.job = id_, .run = "r"}}});
   Say(31, JournalLost{id_, "it is full"});
   EXPECT_EQ(Last<JournalGone>(31)->generation, next);
+}
+
+// The last decision is lost, and the journals have all steps.
+TEST_F(JobJournals, AServerThatIsLostWithItsCoordinatorLeavesWhatReplayPlays) {
+  for (const char* whose : {"server 0", "server 1"}) {
+    now_ += absl::Hours(1);
+    JobSpec job = TwoTensors(2);
+    job.training.gradient = {{"clip_global_norm", 1.0}};
+    BeginWith(job);
+    RestartWithServer1();
+    if (whose == std::string("server 1")) Say(22, Leave{});
+    PassTimeBeating(3 * kFailureTimeout, {22});
+    ASSERT_EQ(Shown().phase, "failed");
+    EXPECT_THAT(Shown().reason,
+                AllOf(HasSubstr(whose), HasSubstr("a job that clips, skips or scales"),
+                      HasSubstr("play its journals with syncline replay"),
+                      Not(HasSubstr("from a checkpoint"))));
+  }
+}
+
+TEST_F(JobJournals, OneThatHadEndedIsSaidToBeWhyTheJobDoesNotWait) {
+  Say(1, JournalLost{id_, "No space left"});
+  RestartWithServer1();
+  PassTimeBeating(3 * kFailureTimeout, {22});
+  ASSERT_EQ(Shown().phase, "failed");
+  EXPECT_THAT(Shown().reason,
+              AllOf(HasSubstr("server 0 (server1) did not come back"),
+                    HasSubstr("had no whole journal: No space left; go on from a "
+                              "checkpoint"),
+                    Not(HasSubstr("clips"))));
 }
 
 TEST_F(JobJournals, RightAfterATakeOverADeathEndsTheJob) {

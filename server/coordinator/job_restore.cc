@@ -283,8 +283,7 @@ void Job::AwaitReturn(absl::Duration now, CoordinatorOutputs& outputs) {
     const JobServer& server = places_[place];
     if (!homecoming_->Awaits(server.server) || !IsHere(place)) continue;
     if (!CanWaitFor(place)) {
-      return Fail(absl::StrCat(NameOf(server), " ", within, ", and ", WhyNotWait(),
-                               journals_.WhyNotWhole(place)),
+      return Fail(absl::StrCat(NameOf(server), " ", within, ", and ", WhyNotWait(place)),
                   outputs);
     }
     Miss(place, {server.server}, outputs);

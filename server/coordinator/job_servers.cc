@@ -16,6 +16,10 @@
 namespace syncline {
 namespace {
 
+constexpr char kBothAreLost[] =
+    "a job that clips, skips or scales the loss does not outlive its coordinator and a "
+    "server at once";
+
 absl::Duration Seconds(absl::Duration duration) {
   return absl::Trunc(duration, absl::Seconds(1));
 }
@@ -30,18 +34,33 @@ bool Job::CanWaitForServers() const {
          !journals_.run().empty() && !lacks_decision;
 }
 
-std::string Job::WhyNotWait() const {
-  if (spec_.HasBackups() && !spec_.IsJournaled()) return "the job had not begun";
-  if (!spec_.IsJournaled()) return "its weights with it";
+std::string Job::HowToGoOn(size_t place) const {
+  const bool has_all =
+      spec_.IsJournaled() && !journals_.run().empty() && journals_.Counts(place);
+  return has_all
+             ? "; play its journals with syncline replay, and resume from that"
+             : absl::StrCat(journals_.WhyNotWhole(place), "; go on from a checkpoint");
+}
+
+std::string Job::WhyNotWait(size_t place) const {
+  const bool lacks_decision = homecoming_ && plan_->NeedsDecision();
+  const bool lacks_backup = !backups_.empty() && !backups_[place].IsThere();
+  if (lacks_backup) {
+    const PlaceBackup& backup = backups_[place];
+    return absl::StrCat(
+        "it had no backup any more: ", backup.lost,
+        backup.is_being_made ? "; a new one was being made" : "",
+        lacks_decision && spec_.IsJournaled() ? absl::StrCat("; ", kBothAreLost) : "",
+        HowToGoOn(place));
+  }
+  if (!spec_.IsJournaled()) {
+    return spec_.HasBackups() ? "the job had not begun" : "its weights with it";
+  }
   if (!spec_.WaitsForServers()) {
     return absl::StrCat("jobs of mode ", FormatNamedOptions(spec_.training.mode),
                         " do not wait for servers; syncline replay plays its journal");
   }
-  if (homecoming_) {
-    return "the coordinator was, too: a job that clips, skips or scales the loss does "
-           "not "
-           "outlive both; play its journal with syncline replay, and resume from that";
-  }
+  if (lacks_decision) return absl::StrCat(kBothAreLost, HowToGoOn(place));
   return "the job had not begun";
 }
 
@@ -94,16 +113,8 @@ void Job::OnServerLost(const ServerLoss& loss, CoordinatorOutputs& outputs) {
   if (!found || !IsHere(*found)) return;
   const size_t place = *found;
   if (CanWaitFor(place) || HasBackup(place)) return Miss(place, loss, outputs);
-  const std::string named = NameOf(places_[place]);
-  if (!backups_.empty() && !backups_[place].IsThere()) {
-    const char* another =
-        backups_[place].is_being_made ? "; a new one was being made" : "";
-    return Fail(absl::StrCat(named, " is lost, and it had no backup any more: ",
-                             backups_[place].lost, another, journals_.WhyNotWhole(place),
-                             "; go on from a checkpoint"),
-                outputs);
-  }
-  Fail(absl::StrCat(named, " is lost, and ", WhyNotWait()), outputs);
+  Fail(absl::StrCat(NameOf(places_[place]), " is lost, and ", WhyNotWait(place)),
+       outputs);
 }
 
 void Job::Miss(size_t place, const ServerLoss& loss, CoordinatorOutputs& outputs) {

@@ -117,7 +117,8 @@ absl::Status Job::Exclude(const ExcludeWorker& exclude, absl::Duration now,
   for (const JobServer& server : places_) serving.insert(HostOfMember(server.host));
   SYNCLINE_RETURN_IF_ERROR(workers_.CheckMayLack(exclude.rank, spec_.name, serving));
   const std::string who = workers_.Named(exclude.rank);
-  if (!stops_.Forget(exclude.rank)) lost_.insert(exclude.rank);
+  // It may come back, but nobody waits for it: its launcher may have ended by itself.
+  stops_.Forget(exclude.rank);
   exclusions_.Add(exclude.rank, worker->name, now);
   Store(outputs);  // before anybody knows of it
   const absl::Duration wait = exclusions_.Wait(exclude.rank, worker->name);

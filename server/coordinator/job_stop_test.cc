@@ -146,6 +146,26 @@ TEST_F(JobStop, WaitsForRanksOfOthersThatMayComeBack) {
   EXPECT_EQ(Shown().phase, "over");
 }
 
+// Its launcher has ended by itself: nobody reports that it stops that rank.
+TEST_F(JobStop, DoesNotWaitForARankThatWasExcluded) {
+  Begin();
+  ASSERT_TRUE(Call(ExcludeWorker{.job = "job", .rank = 1, .why = "so"}).status.ok());
+  ASSERT_TRUE(Call(StopOf({0})).status.ok());
+  EXPECT_EQ(Shown().phase, "running");
+  Say(10, Disconnected{});
+  EXPECT_EQ(Shown().phase, "over");
+  EXPECT_EQ(Shown().reason, "stopped by SIGINT (Ctrl-C) to the launcher at a, run run");
+}
+
+TEST_F(JobStop, WaitsForARankThatIsBackAfterItWasExcluded) {
+  Begin();
+  ASSERT_TRUE(Call(ExcludeWorker{.job = "job", .rank = 1, .why = "so"}).status.ok());
+  Hello(12, 1);
+  ASSERT_TRUE(Call(StopOf({0})).status.ok());
+  Say(10, Disconnected{});
+  EXPECT_EQ(Shown().phase, "running");
+}
+
 TEST_F(JobStop, DropsNobodyWhoLives) {
   Begin();
   ASSERT_TRUE(Call(StopOf({0, 1})).status.ok());

@@ -178,6 +178,35 @@ TEST_F(JobJournals, AStandInThatDiesWhileItTakesOverLeavesTheJournal) {
   EXPECT_EQ(Shown().phase, "running");
 }
 
+TEST_F(JobJournals, AStandInThatDoesNotAnswerLeavesTheJournal) {
+  servers_answer_ = false;
+  Lose({1}, {2, 3, 4, 10, 11});
+  ASSERT_TRUE(Last<syncline::TakeOver>(3).has_value());
+  const absl::Duration patience = CoordinatorOptions().patience;
+  PassTimeBeating(4 * patience + absl::Seconds(1), {2, 3, 4, 10, 11});
+  EXPECT_FALSE(Last<JobFailed>(10).has_value());
+  EXPECT_TRUE(Last<DropJob>(3).has_value());
+  EXPECT_THAT(Shown().reason, AllOf(HasSubstr("waits for server 0"),
+                                    HasSubstr("did not take over within")));
+  Say(3, JobConfigured{id_, 5});
+  EXPECT_EQ(Shown().phase, "waiting") << "it is too late";
+  servers_answer_ = true;
+  ServerComes(5, {0}, {0});
+  EXPECT_EQ(Last<ConfigureJob>(5)->restore_run, "r");
+  EXPECT_EQ(Shown().phase, "running");
+}
+
+TEST_F(JobJournals, AStandInThatDoesNotAnswerEndsAJobWithoutAJournal) {
+  Say(1, JournalLost{id_, "No space left"});
+  servers_answer_ = false;
+  Lose({1}, {2, 3, 4, 10, 11});
+  PassTimeBeating(4 * CoordinatorOptions().patience + absl::Seconds(1),
+                  {2, 3, 4, 10, 11});
+  EXPECT_THAT(Last<JobFailed>(10).value().reason,
+              AllOf(HasSubstr("did not take over"), HasSubstr("No space left"),
+                    HasSubstr("go on from a checkpoint")));
+}
+
 TEST_F(JobJournals, ABackupThatCannotGoOnLeavesTheJournal) {
   servers_answer_ = false;
   Lose({1}, {2, 3, 4, 10, 11});

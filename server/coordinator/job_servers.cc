@@ -305,16 +305,23 @@ std::string Job::WhichServersAreLost(absl::Duration now, const LostServers& lost
 void Job::AwaitServers(absl::Duration now, CoordinatorOutputs& outputs) {
   const MissingServers::Verdict verdict = missing_.Look(now);
   if (verdict.late) {
-    const MissingServer& missing = *missing_.Find(*verdict.late);
-    return Fail(
-        absl::StrCat(NameOf(places_[*verdict.late]), " did not come back within ",
-                     absl::FormatDuration(Seconds(verdict.limit)),
-                     missing.error.empty() ? "" : absl::StrCat(" (", missing.error, ")"),
-                     !missing.by_backup
-                         ? "; what the job did is in the journals of its servers: play "
-                           "them with syncline replay, and resume from that"
-                         : ", and its backup did not take over; go on from a checkpoint"),
-        outputs);
+    const size_t place = *verdict.late;
+    const MissingServer& missing = *missing_.Find(place);
+    const std::string limit = absl::FormatDuration(Seconds(verdict.limit));
+    if (missing.by_backup && CanWaitFor(place)) {
+      return GoBackToJournal(place, absl::StrCat("it did not take over within ", limit),
+                             outputs);
+    }
+    const std::string advice =
+        missing.by_backup
+            ? absl::StrCat(", and its backup did not take over", HowToGoOn(place))
+            : "; what the job did is in the journals of its servers: play them with "
+              "syncline replay, and resume from that";
+    const std::string error =
+        missing.error.empty() ? "" : absl::StrCat(" (", missing.error, ")");
+    return Fail(absl::StrCat(NameOf(places_[place]), " did not come back within ", limit,
+                             error, advice),
+                outputs);
   }
   if (!verdict.says) return;
   const std::string reason = missing_.Text(now, places_);

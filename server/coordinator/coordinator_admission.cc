@@ -37,8 +37,7 @@ ServerMemory Coordinator::Impl::MemoryOf(const Server& server) const {
   ServerMemory memory = {.name = server.name,
                          .shards = static_cast<uint32_t>(server.shard_addresses.size()),
                          .budget_bytes = server.memory_bytes};
-  for (const auto& [name, job] : jobs_)
-    memory.placed_bytes += job->BytesOn(server.number);
+  for (const auto& [name, job] : jobs_) memory.placed_bytes += job->BytesOn(server.name);
   return memory;
 }
 

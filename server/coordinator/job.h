@@ -180,8 +180,9 @@ class Job {
   bool IsEnding() const { return saves_last_ && !IsOver(); }
   // Whether only servers may be missing.
   bool IsFull() const;
-  // What it takes on that server: from its placement until it is over.
-  uint64_t BytesOn(uint32_t server) const { return places_.BytesOn(server); }
+  // What it takes in that server's process, from its placement until it is over: places,
+  // also those that nodes in it have or restore, and backups.
+  uint64_t BytesOn(const std::string& host) const;
   // Ends when there is no placement, or the servers lack memory. REQUIRES: IsFull(), and
   // `placement` is that on `servers`, in order of their numbers.
   void Begin(const std::vector<JobServer>& servers,

@@ -29,7 +29,6 @@ void Job::AskForBackup(size_t place, const JobServer& holder,
                        CoordinatorOutputs& outputs) {
   const HoldBackup order = NextOrder(place);
   backups_.Ask(place, holder, order.order);
-  places_.AddCopy(place, holder.server);
   outputs.push_back(PersistState{});
   outputs.push_back(ToMember{holder.connection, order});
 }
@@ -104,7 +103,6 @@ bool Job::HasBackup(size_t place) const {
 }
 
 void Job::DropStandIn(size_t place, const std::string& why, CoordinatorOutputs& outputs) {
-  places_.DropCopy(place, backups_[place].holder.server);
   const std::optional<JobServer> stand_in = backups_.TakeStandIn(place);
   if (stand_in) outputs.push_back(ToMember{stand_in->connection, DropJob{id_, why}});
 }

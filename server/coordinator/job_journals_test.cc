@@ -4,7 +4,9 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "server/coordinator/coordinator_test_util.h"
 
 namespace syncline {
@@ -78,6 +80,13 @@ class JobJournals : public CoordinatorTest {
                         .identity = ServerIdentity{welcome.server, welcome.incarnation},
                         .held = {{.job = id_, .run = "r"}}});
   }
+  uint64_t PlacedOn(const std::string& name) const {
+    for (const ServerView& server : coordinator_->View(now_).servers) {
+      if (server.name == name) return server.memory_placed_bytes;
+    }
+    ADD_FAILURE() << name << " is not attached";
+    return 0;
+  }
   JobView Shown() const { return coordinator_->View(now_).jobs.at(0); }
 
   uint32_t id_ = 0;
@@ -130,6 +139,64 @@ TEST_F(JobJournals, OneProcessRestoresTwoPlaces) {
   EXPECT_EQ(restore->first_shard, 1u);
   EXPECT_FALSE(restore->backup.has_value());
   EXPECT_EQ(Shown().phase, "running");
+}
+
+TEST_F(JobJournals, AHostHasTheMemoryOfAllPlacesThatItRestores) {
+  const uint64_t both = PlacedOn("server1");  // its own, and the backup of the other one
+  Lose({1, 2, 3, 4}, {10, 11});
+  ServerComes(5, {0, 1}, {0, 0});
+  EXPECT_EQ(PlacedOn("new5"), both) << "it was asked to";
+  StandInComes(6, *Last<HoldBackup>(5));
+  EXPECT_EQ(Shown().phase, "running");
+  EXPECT_EQ(PlacedOn("new5"), both);
+  EXPECT_EQ(PlacedOn(absl::StrCat("stand_in", Last<HoldBackup>(5)->order)), 0u);
+  const ServerWelcome welcome = Last<ServerWelcome>(5).value();
+  Restart();
+  Say(50, ServerHello{.name = "new5",
+                      .shard_addresses = {"new5"},
+                      .identity = ServerIdentity{welcome.server, welcome.incarnation},
+                      .held = {{.job = id_, .run = "r"}}});
+  EXPECT_EQ(PlacedOn("new5"), both);
+}
+
+TEST_F(JobJournals, ATakeOverLeavesTheMemoryOfItsHostAsItWas) {
+  const uint64_t both = PlacedOn("server2");
+  TakeOver();
+  EXPECT_EQ(PlacedOn("server2"), both);
+}
+
+TEST_F(JobJournals, WhereAnOlderRecordNamesNoHostAServerIsItsOwn) {
+  for (auto& [key, record] : records_) {
+    for (const char* name : {"server1", "server2"}) {
+      const std::string host = absl::StrCat("\"host\":\"", absl::BytesToHexString(name));
+      absl::StrReplaceAll({{host, "\"host\":\""}}, &record);
+    }
+  }
+  RestartWithServer1();
+  EXPECT_GT(PlacedOn("server2"), 0u);
+}
+
+// A spare that sees its journal: it has both from then on.
+TEST_F(JobJournals, WhoHoldsABackupAndRestoresAPlaceHasTheMemoryOfBoth) {
+  const uint64_t both = PlacedOn("server1");
+  ServerComes(5, {1}, {0});
+  Say(1, BackupLost{id_, "the cable broke"});
+  PassTimeBeating(absl::Seconds(1), {1, 2, 4, 5, 10, 11});
+  const HoldBackup hold = Last<HoldBackup>(5).value();
+  ASSERT_EQ(hold.server, 0u);
+  StandInComes(6, hold);
+  Say(1, BackedUp{id_, Last<BackupAt>(1).value().pair.session_key});
+  const uint64_t copy = PlacedOn("new5");
+  EXPECT_GT(copy, 0u);
+  EXPECT_LT(copy, both);
+  Say(4, BackupLost{id_, "no memory"});
+  EXPECT_EQ(PlacedOn("server1"), copy) << "its own place";
+  Say(2, Leave{});
+  PassTimeBeating(absl::Seconds(1), {1, 5, 6, 10, 11});
+  EXPECT_EQ(Shown().phase, "running");
+  EXPECT_EQ(PlacedOn("new5"), both);
+  Say(1, BackupLost{id_, "the cable broke"});
+  EXPECT_EQ(PlacedOn("new5"), both - copy);
 }
 
 TEST_F(JobJournals, WhenItsNodeDoesNotComeAnotherOneIsAsked) {

@@ -116,7 +116,7 @@ void Job::Take(const JobRecord& record, std::shared_ptr<const JobPlacement> plac
     servers.push_back({.server = number,
                        .incarnation = server.identity.incarnation,
                        .name = server.name,
-                       .host = server.host,
+                       .host = server.host.empty() ? server.name : server.host,
                        .shard_addresses = server.shard_addresses,
                        .moved_in = server.moved_in});
     homecoming_->servers.insert(number);

@@ -93,6 +93,22 @@ std::optional<std::string> Job::HarmOfLosing(const std::string& host,
   return "would fail: it has weights there that are nowhere else";
 }
 
+// A backup that takes over is a backup until it has.
+uint64_t Job::BytesOn(const std::string& host) const {
+  uint64_t bytes = 0;
+  for (size_t place = 0; place < places_.size(); ++place) {
+    const MissingServer* missing = missing_.Find(place);
+    const std::string& served_on = places_[place].host;
+    if ((missing == nullptr ? served_on : missing->ReadOn()) == host) {
+      bytes += places_.BytesOf(place);
+    }
+    if (!backups_.empty() && backups_.IsWith(place, host)) {
+      bytes += places_.BytesOf(place);
+    }
+  }
+  return bytes;
+}
+
 void Job::OnServerLost(const ServerLoss& loss, CoordinatorOutputs& outputs) {
   const uint32_t number = loss.server;
   if (phase_ == Phase::kOver) return;

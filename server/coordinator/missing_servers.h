@@ -33,6 +33,12 @@ struct MissingServer {
   uint32_t restorer = 0;   // which that is
   std::string host = {};   // likewise
   std::string error = {};  // of the last one that could not
+
+  // In whose process the journal is being read, or is about to be; empty: in none.
+  std::string ReadOn() const {
+    if (by_backup) return "";
+    return successor ? successor->host : order > 0 ? host : "";
+  }
 };
 
 class MissingServers {

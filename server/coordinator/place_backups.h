@@ -62,6 +62,10 @@ class PlaceBackups {
   bool AreAllThere() const;
   // None of the first ones is still being made.
   bool AreAllReady() const;
+  // It has it, or is given it.
+  bool IsWith(size_t place, const std::string& holder) const {
+    return backups_[place].IsWanted() && backups_[place].holder.name == holder;
+  }
   BackupView View(size_t place, uint32_t server) const;
 
   // ---- How one is made ----

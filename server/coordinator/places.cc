@@ -13,7 +13,7 @@ void Places::Begin(std::vector<JobServer> servers,
   servers_ = std::move(servers);
   placement_ = std::move(placement);
   for (size_t place = 0; place < servers_.size(); ++place) {
-    bytes_[servers_[place].server] = BytesOf(place);
+    bytes_.push_back(placement_->server_use[place].total());
   }
   const std::vector<uint32_t>& shard_of_block = placement_->shard_of_block;
   for (uint32_t block = 0; block < shard_of_block.size(); ++block) {
@@ -86,11 +86,8 @@ void Places::SetConnection(size_t place, ConnectionId connection) {
 }
 
 void Places::Move(size_t place, JobServer successor, std::optional<uint64_t> epoch) {
-  const uint32_t before = servers_[place].server;
   servers_[place] = std::move(successor);
   servers_[place].moved_in = epoch.value_or(kUntold);
-  bytes_[servers_[place].server] = bytes_[before];
-  bytes_.erase(before);
   ListAddresses();
 }
 
@@ -124,32 +121,19 @@ std::vector<MovedShard> Places::Moved() const {
 
 // ---- What it takes of servers' memory ----
 
-uint64_t Places::BytesOn(uint32_t server) const {
-  const auto placed = bytes_.find(server);
-  return placed == bytes_.end() ? 0 : placed->second;
-}
-
-void Places::AddCopy(size_t place, uint32_t holder) { bytes_[holder] += BytesOf(place); }
-
-void Places::DropCopy(size_t place, uint32_t holder) {
-  uint64_t& placed = bytes_[holder];
-  placed -= std::min(placed, BytesOf(place));
-}
-
 void Places::Plan(const StalenessChange& change) {
   for (size_t place = 0; place < servers_.size(); ++place) {
-    bytes_[servers_[place].server] =
-        UseAfter(placement_->server_use[place], change).total();
+    bytes_[place] = UseAfter(placement_->server_use[place], change).total();
   }
 }
 
 absl::Status Places::PlanIfItFits(const std::string& job, const StalenessChange& change,
                                   const ServerMemories& memory) {
-  std::map<uint32_t, uint64_t> bytes = bytes_;
+  std::vector<uint64_t> bytes = bytes_;
   for (size_t place = 0; place < servers_.size(); ++place) {
     const JobServer& server = servers_[place];
     const MemoryUse use = UseAfter(placement_->server_use[place], change);
-    uint64_t& placed = bytes[server.server];
+    uint64_t& placed = bytes[place];
     if (use.total() <= placed) continue;
     const auto found = memory.find(server.server);
     if (found == memory.end()) {

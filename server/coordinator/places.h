@@ -10,7 +10,6 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <optional>
 #include <set>
@@ -73,11 +72,8 @@ class Places {
 
   // ---- What it takes of servers' memory ----
 
-  uint64_t BytesOf(size_t place) const { return placement_->server_use[place].total(); }
-  // With the copies of other places that it has.
-  uint64_t BytesOn(uint32_t server) const;
-  void AddCopy(size_t place, uint32_t holder);
-  void DropCopy(size_t place, uint32_t holder);
+  // As planned last; none once the job is over.
+  uint64_t BytesOf(size_t place) const { return bytes_.empty() ? 0 : bytes_[place]; }
   // It was planned anew by an earlier life of the coordinator.
   void Plan(const StalenessChange& change);
   // Takes what it takes with that staleness, if all have it; of less it keeps what it has.
@@ -94,7 +90,7 @@ class Places {
   std::shared_ptr<const JobPlacement> placement_;
   std::shared_ptr<const std::vector<std::string>> addresses_;
   std::set<uint32_t> training_shards_;
-  std::map<uint32_t, uint64_t> bytes_;  // by server
+  std::vector<uint64_t> bytes_;  // by place
 };
 
 }  // namespace syncline

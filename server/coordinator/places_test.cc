@@ -85,19 +85,6 @@ TEST_F(PlacesTest, AMoveInAnEpochUnderWayIsToldWithThatOne) {
   EXPECT_EQ(places_.Moved().at(0).epoch, 4u);
 }
 
-TEST_F(PlacesTest, MemoryGoesAlongWithAMove) {
-  EXPECT_EQ(places_.BytesOn(7), 320u);
-  EXPECT_EQ(places_.BytesOn(9), 0u);
-  places_.AddCopy(1, 7);
-  places_.Move(0, Server(9, {"x", "y"}), 4);
-  EXPECT_EQ(places_.BytesOn(7), 0u);
-  EXPECT_EQ(places_.BytesOn(9), 420u);
-  places_.DropCopy(1, 9);
-  EXPECT_EQ(places_.BytesOn(9), 320u);
-  places_.DropCopy(1, 8);
-  EXPECT_EQ(places_.BytesOn(8), 0u) << "one that holds nothing";
-}
-
 TEST_F(PlacesTest, MoreStalenessIsPlannedOnlyWhereAllHaveRoom) {
   const StalenessChange change = {.planned = 0, .staleness = 3};
   ServerMemories memory = {
@@ -106,14 +93,14 @@ TEST_F(PlacesTest, MoreStalenessIsPlannedOnlyWhereAllHaveRoom) {
   const absl::Status lacks = places_.PlanIfItFits("job", change, memory);
   EXPECT_TRUE(absl::IsResourceExhausted(lacks));
   EXPECT_THAT(std::string(lacks.message()), HasSubstr("staleness 3 does not fit"));
-  EXPECT_EQ(places_.BytesOn(7), 320u);
+  EXPECT_EQ(places_.BytesOf(0), 320u);
   memory.at(7).budget_bytes = 380;
   EXPECT_EQ(places_.PlanIfItFits("job", change, memory), absl::OkStatus());
-  EXPECT_EQ(places_.BytesOn(7), 380u);
-  EXPECT_EQ(places_.BytesOn(3), 100u);
+  EXPECT_EQ(places_.BytesOf(0), 380u);
+  EXPECT_EQ(places_.BytesOf(1), 100u);
   // Of less it stays planned.
   EXPECT_EQ(places_.PlanIfItFits("job", {}, memory), absl::OkStatus());
-  EXPECT_EQ(places_.BytesOn(7), 380u);
+  EXPECT_EQ(places_.BytesOf(0), 380u);
 }
 
 TEST_F(PlacesTest, MoreStalenessIsNotPlannedOnServersThatAreAway) {
@@ -125,14 +112,14 @@ TEST_F(PlacesTest, MoreStalenessIsNotPlannedOnServersThatAreAway) {
 
 TEST_F(PlacesTest, ThoseOfAnEarlierCoordinatorAreAsTheyWerePlannedLast) {
   places_.Plan({.planned = 1, .staleness = 3});
-  EXPECT_EQ(places_.BytesOn(7), 340u);
+  EXPECT_EQ(places_.BytesOf(0), 340u);
 }
 
 TEST_F(PlacesTest, WhenItIsOverTheServersAreStillKnown) {
   places_.Release();
   EXPECT_EQ(places_.placement(), nullptr);
   EXPECT_EQ(places_.addresses(), nullptr);
-  EXPECT_EQ(places_.BytesOn(7), 0u);
+  EXPECT_EQ(places_.BytesOf(0), 0u);
   EXPECT_EQ(places_[1].name, "host3");
   EXPECT_TRUE(places_.Trains(0));
 }

@@ -6,8 +6,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "cli/human_bytes.h"
 #include "cli/output_width.h"
-#include "cli/status.h"
 #include "comm/base/printable.h"
 #include "nlohmann/json.hpp"
 

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "cli/status.h"
+#include "cli/human_bytes.h"
 #include "comm/base/failure.h"
 #include "comm/base/printable.h"
 #include "comm/rpc/status_json.h"

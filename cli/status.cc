@@ -3,7 +3,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <iostream>
 #include <memory>
 #include <optional>
@@ -19,6 +18,7 @@
 #include "absl/time/clock.h"
 #include "cli/flags.h"
 #include "cli/goal_lines.h"
+#include "cli/human_bytes.h"
 #include "cli/job_choice.h"
 #include "cli/local_runs.h"
 #include "cli/output_width.h"
@@ -450,17 +450,6 @@ absl::StatusOr<int> ShowStatus(const StatusOptions& options) {
 }
 
 }  // namespace
-
-std::string HumanBytes(double bytes) {
-  constexpr std::array<const char*, 5> kUnits = {"B", "kB", "MB", "GB", "TB"};
-  size_t unit = 0;
-  while (bytes >= 999.95 && unit + 1 < kUnits.size()) {
-    bytes /= 1000;
-    ++unit;
-  }
-  return unit == 0 ? absl::StrFormat("%.0f B", bytes)
-                   : absl::StrFormat("%.1f %s", bytes, kUnits[unit]);
-}
 
 absl::StatusOr<std::string> StatusAsTable(const std::string& json,
                                           const std::string& coordinator,

@@ -27,9 +27,6 @@ absl::StatusOr<std::string> StatusAsTable(const std::string& json,
                                           const std::string& coordinator,
                                           const StatusLayout& layout = {});
 
-// "999 B", "1.5 MB", "12.3 GB".
-std::string HumanBytes(double bytes);
-
 void AddStatus(CLI::App& app, Command* selected);
 
 }  // namespace syncline

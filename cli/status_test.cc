@@ -313,14 +313,5 @@ TEST(StatusTable, RefusesWhatIsNoJson) {
   EXPECT_FALSE(StatusAsTable("3", "a:1").ok());
 }
 
-TEST(HumanBytes, RoundsToOneDigit) {
-  EXPECT_EQ(HumanBytes(0), "0 B");
-  EXPECT_EQ(HumanBytes(999), "999 B");
-  EXPECT_EQ(HumanBytes(1000), "1.0 kB");
-  EXPECT_EQ(HumanBytes(999960), "1.0 MB");
-  EXPECT_EQ(HumanBytes(2.5e12), "2.5 TB");
-  EXPECT_EQ(HumanBytes(2.5e15), "2500.0 TB");
-}
-
 }  // namespace
 }  // namespace syncline

@@ -227,9 +227,9 @@ class DiskThatHangs : public ::testing::Test {
 };
 
 TEST_F(DiskThatHangs, EndsTheJournalsOfThoseWhoWaitAlthoughThereIsRoom) {
-  Hang();
   Begin(kIdle, "idle", true);
   Begin(kKept, "kept", false);
+  Hang();
   Take(kKept, 1);
   LookUntilItHasEnded();
   of_night_.Await(std::numeric_limits<uint64_t>::max());  // nobody waits for it

@@ -81,7 +81,7 @@ class MissingServers {
   // The node does not come: another one may be asked.
   void ForgetOrder(size_t place);
   void ForgetOrdersOf(uint32_t restorer);
-  // Who was to restore it cannot: another one may try.
+  // The process that was to restore it cannot: another one may try.
   void Fail(size_t place, const std::string& why);
   // Likewise, and it is waited for anew: for its journal.
   void FailAndWaitAnew(size_t place, const std::string& why);

@@ -115,7 +115,7 @@ class Workers {
   bool EnterBarrier(uint32_t rank, uint64_t barrier);
   // If all members that are alive are in one, it is over. To be told to each of them.
   std::vector<ToMember> EndBarrier();
-  // Of a barrier that is over, everybody was in one; who does not know of it is in it still.
+  // Everybody was in a barrier that is over; anyone who does not know of that is in it still.
   std::vector<ToMember> ReleaseThoseLeftBehind();
 
  private:

@@ -220,6 +220,7 @@ absl::Status ServerNode::Converse(ControlLink& link) {
     }
     if (answer) link.Send(*std::move(answer));
     if (clock_.Now() >= next_beat) {
+      if (journal_ != nullptr) journal_->EndIfStuck();
       Heartbeat beat = MakeHeartbeat();
       SendTrace(link, beat);
       messages.emplace_back(std::move(beat));
@@ -268,7 +269,6 @@ Heartbeat ServerNode::MakeHeartbeat() {
     beat.step = std::max(beat.step, engine->step());
   }
   AddBackups(backups, jobs);
-  if (journal_ != nullptr) journal_->EndIfStuck();
   AddJournals(jobs);
   for (auto& [id, job] : jobs) {
     job.job = id;

@@ -63,7 +63,8 @@ void ServerNode::TendStandIns() {
   stand_in_count_ = stand_ins_.size();
 }
 
-// Its journal waits for its disk, which may take long, or hang: whoever beats does not.
+// Its journal waits for its disk, which may take long, or hang. The thread that sends
+// heartbeats must not.
 void ServerNode::End(std::unique_ptr<ServerNode> node) {
   endings_.push_back(std::async(std::launch::async,
                                 [node = std::move(node)]() mutable { node.reset(); }));

@@ -71,11 +71,11 @@ def await_exit(child):
     return "it hung"
 
 
-def run_ranks(body, ranks=RANKS, environment_of=lambda rank: {}):
+def run_ranks(body, ranks=RANKS, environment_of=lambda rank: {}, preamble=PREAMBLE):
     """Runs the program in `ranks` processes; what each printed, and its exit code."""
     # As under torchrun the store is no rank's: a rank that ends takes it from nobody who is still on his way in.
     store = torch.distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    program = PREAMBLE + textwrap.dedent(body)
+    program = preamble + textwrap.dedent(body)
     with tempfile.TemporaryDirectory() as folder:
         common = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port), "WORLD_SIZE": str(ranks), "GLOO_SOCKET_IFNAME": "lo",
                   "TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RESTART_COUNT": "0",

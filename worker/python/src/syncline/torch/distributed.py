@@ -173,7 +173,7 @@ class ProcessGroupSyncline(dist.ProcessGroup):
 
     def __init__(self, store: dist.Store, rank: int, size: int, timeout: Optional[datetime.timedelta]) -> None:
         super().__init__(rank, size)
-        self._rank, self._size = rank, size
+        self._rank, self._size, self._name = rank, size, ""
         self._timeout = timeout or datetime.timedelta(minutes=30)
         self._meeting = Meeting()
         _exit.set_up()
@@ -211,6 +211,20 @@ class ProcessGroupSyncline(dist.ProcessGroup):
     def set_timeout(self, timeout: datetime.timedelta) -> None:
         """Of operations from now on."""
         self._timeout = timeout
+
+    # ---- its name, which torch's C++ keeps in what this class is in place of ---------------------------------------
+
+    def setGroupName(self, name: str) -> None:
+        self._name = name
+
+    def getGroupName(self) -> str:
+        return self._name
+
+    _set_group_name = setGroupName
+
+    @property
+    def group_name(self) -> str:
+        return self._name
 
     # ---- other members -------------------------------------------------------------------------------------------
 

@@ -37,6 +37,9 @@ class Mark(Protocol):
     def synchronize(self) -> None:
         """Returns once the GPU has come there."""
 
+    def query(self) -> bool:
+        """Whether it has."""
+
 
 class Device(Protocol):
     """What is needed of a GPU. "The program's stream" is the current one of the thread that calls."""
@@ -66,6 +69,12 @@ class Device(Protocol):
 
     def to_device(self, target: Any, host: Any) -> Mark:
         """Copies now, and lets the program's stream wait for it; the mark is behind the copy."""
+
+    def bring(self, target: Any, host: Any, after: Mark) -> Mark:
+        """Copies, once the GPU has passed `after`; the mark is behind the copy. No stream of the program waits for it."""
+
+    def follow(self, mark: Mark) -> None:
+        """The program's stream goes on behind the mark only."""
 
 
 class Cuda:
@@ -135,8 +144,20 @@ class Cuda:
         with self._cuda.stream(self._down):
             target.copy_(host, non_blocking=True)
         copied = self._mark(self._down)
-        self._cuda.current_stream(self._device).wait_event(copied)
+        self.follow(copied)
         return copied
+
+    def bring(self, target: Any, host: Any, after: Mark) -> Mark:
+        """See Device."""
+        self._down.wait_event(after)
+        with self._cuda.stream(self._down):
+            target.copy_(host, non_blocking=True)
+        target.record_stream(self._down)  # its memory is nobody else's before the copy is made
+        return self._mark(self._down)
+
+    def follow(self, mark: Mark) -> None:
+        """See Device."""
+        self._cuda.current_stream(self._device).wait_event(mark)
 
 
 _devices: dict[Any, Device] = {}

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple, Union
 import torch
 
 from syncline import _group
+from syncline.torch._host_copies import HostCopies
 
 if TYPE_CHECKING:
     from syncline.torch.distributed import ProcessGroupSyncline
@@ -42,7 +43,7 @@ def await_all(group: "ProcessGroupSyncline", patience: datetime.timedelta) -> No
     ]
     for call in calls:
         try:
-            group._work([call], []).wait()
+            group._work(HostCopies(), [call], []).wait()
         except Exception as error:
             error.args = (_said_of(str(error), patience),)
             raise

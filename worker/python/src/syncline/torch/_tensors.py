@@ -1,7 +1,7 @@
-"""Parts of tensors, and how results of operations get back to where they belong."""
+"""Parts of tensors."""
 from __future__ import annotations
 
-from typing import Any, Callable, List, Optional
+from typing import List
 
 import torch
 
@@ -17,29 +17,3 @@ def split(tensor: torch.Tensor, rows: List[int], ranks: int) -> List[int]:
                          "one for each rank, which add up to the rows")
     row = tensor.numel() // tensor.shape[0] if tensor.shape[0] else 0
     return [part * row for part in rows]
-
-
-def put_back(tensors: List[torch.Tensor], dense: List[torch.Tensor]) -> Optional[Callable[[], None]]:
-    """For those that were copied because their elements do not lie side by side."""
-    copied = [(tensor, own) for tensor, own in zip(tensors, dense) if own.data_ptr() != tensor.data_ptr()]
-    if not copied:
-        return None
-
-    def finish() -> None:
-        for tensor, own in copied:
-            tensor.copy_(own)
-
-    return finish
-
-
-def spread(staged: Any) -> Callable[[], None]:
-    """Slices of what was received as one."""
-
-    def finish() -> None:
-        for parts, whole in staged:
-            first = 0
-            for part in parts:
-                part.copy_(whole[first:first + part.numel()].view(part.shape))
-                first += part.numel()
-
-    return finish

@@ -20,18 +20,21 @@ import inspect
 import queue
 import sys
 import threading
-from typing import Any, Callable, List, Optional, Union
+from typing import Any, Callable, List, Optional, Sequence, Union
 
 import torch
 import torch.distributed as dist
 
 from syncline import _exit, _group
-from syncline._library import FOREVER
+from syncline.torch._fits import check_dense, check_pairs, check_parts, check_types
+from syncline.torch._host_copies import HostCopies, Landing
 from syncline.torch._meeting import await_key, network, wants_exact_order
 from syncline.torch._monitored import await_all, patience_of
 from syncline.torch._reconfigure import Meeting, check_size, number_from_zero, reconfigure, reconfigure_handle
 from syncline.torch._reductions import TYPES, Reduction, find_reduction
-from syncline.torch._tensors import put_back, split, spread
+from syncline.torch._starts import Starts
+from syncline.torch._tensors import split
+from syncline.torch._work import Work, milliseconds
 
 __all__ = ["ProcessGroupSyncline", "monitored_barrier", "reconfigure", "reconfigure_handle"]
 
@@ -40,132 +43,6 @@ NAME = "syncline"
 # References to a work that its process group alone keeps, where it looks: the set and the list that have it, the one that
 # was made for what is settled, the loop's variable and the argument.
 _KEPT_HERE_ONLY = 5
-
-
-def _check(*tensors: torch.Tensor) -> None:
-    for tensor in tensors:
-        if tensor.device.type != "cpu" or tensor.layout != torch.strided:
-            raise NotImplementedError(
-                f"the syncline backend takes dense CPU tensors, got one on {tensor.device} with layout {tensor.layout}")
-
-
-def _check_types(name: str, *tensors: torch.Tensor) -> None:
-    """Of all inputs and outputs of one operation."""
-    _check(*tensors)
-    types = sorted({str(tensor.dtype) for tensor in tensors})
-    if len(types) > 1:
-        raise ValueError(f"{name}: the tensors are of types {' and '.join(types)}; all inputs and outputs must be of one")
-
-
-def _check_parts(name: str, ranks: int, parts: List[torch.Tensor], own: torch.Tensor) -> None:
-    """A part for each rank, as large as this rank's own."""
-    _check_types(name, own, *parts)
-    if len(parts) != ranks:
-        raise ValueError(f"{name}: {len(parts)} parts for {ranks} ranks; give one for each rank")
-    for rank, part in enumerate(parts):
-        if part.numel() != own.numel():
-            raise ValueError(f"{name}: the part of rank {rank} has {part.numel()} elements, but all must have {own.numel()}")
-
-
-def _check_pairs(name: str, outputs: List[Any], inputs: List[Any]) -> None:
-    if len(outputs) != len(inputs):
-        raise ValueError(f"{name}: {len(outputs)} outputs for {len(inputs)} inputs")
-
-
-def _milliseconds(timeout: Optional[datetime.timedelta]) -> int:
-    if timeout is None:
-        return 0
-    return max(0, int(timeout.total_seconds() * 1000))
-
-
-class _Work(dist._Work if hasattr(dist, "_Work") else dist.Work):  # type: ignore[misc]
-    """Done when all its operations are; `finish` then puts the results where they belong, once."""
-
-    def __init__(self, group: "ProcessGroupSyncline", handles: List[_group.Handle], result: List[torch.Tensor],
-                 finish: Optional[Callable[[], None]]) -> None:
-        super().__init__()
-        self._group, self._handles, self._result, self._finish = group, handles, result, finish
-        self._lock = threading.Lock()
-        self._is_settled = False
-        self._error: Optional[Exception] = None
-        self._done: torch.futures.Future = torch.futures.Future()
-        self._future: Optional[torch.futures.Future] = None
-
-    def _settle(self) -> bool:
-        """Whether the results are where they belong, or will never be; never blocks."""
-        with self._lock:
-            if self._is_settled:
-                return True
-            if not all(handle.done() for handle in self._handles):
-                return False
-            try:
-                for handle in self._handles:
-                    handle.wait(0)
-                if self._finish is not None:
-                    with torch.no_grad():
-                        self._finish()
-            except Exception as error:
-                self._error = error
-            self._handles, self._finish = [], None
-            self._is_settled = True
-            return True
-
-    def _forget_result(self) -> None:
-        """Nobody can ask for it any more but for a future, which is not there yet."""
-        with self._lock:
-            if self._future is None:
-                self._result = []
-
-    def _complete(self, timeout_ms: int) -> None:
-        for handle in tuple(self._handles):
-            handle.wait(timeout_ms)
-        self._settle()
-        self._group._forget(self)
-        if self._error is not None:
-            raise self._error
-
-    def wait(self, timeout: Optional[datetime.timedelta] = None) -> bool:
-        # No timeout, which torch says as 0: the group's.
-        self._complete(_milliseconds(timeout) or FOREVER)
-        return True
-
-    def is_completed(self) -> bool:
-        return self._settle()
-
-    def is_success(self) -> bool:
-        return self._settle() and self._error is None
-
-    def exception(self) -> Optional[Exception]:
-        """None while it is not completed, too."""
-        return self._error if self._settle() else None
-
-    def synchronize(self) -> None:
-        self.wait()
-
-    def result(self) -> List[torch.Tensor]:
-        return self._result
-
-    def get_future(self) -> torch.futures.Future:
-        with self._lock:
-            if self._future is not None:
-                return self._future
-            # An error that is raised here is one for C++, too; DDP's reducer crashes on one that set_exception leaves.
-            self._future = self._done.then(lambda _: self._outcome())
-            future = self._future
-        self._group._complete_later(self)
-        return future
-
-    def _outcome(self) -> List[torch.Tensor]:
-        self._complete(FOREVER)
-        return self._result
-
-    def _complete_future(self) -> None:
-        for handle in tuple(self._handles):
-            try:
-                handle.wait()
-            except Exception:
-                break  # _outcome raises it
-        self._done.set_result(None)
 
 
 class ProcessGroupSyncline(dist.ProcessGroup):
@@ -180,10 +57,11 @@ class ProcessGroupSyncline(dist.ProcessGroup):
         self._native = self._form("syncline", store, rank, size, self._timeout)
         # C++ (DDP, functional collectives) may hold a Work by a pointer alone, which does not keep its Python half: each is kept
         # until it was waited for. Those under way, and those that only wait for that:
-        self._alive: set[_Work] = set()
-        self._settled: set[_Work] = set()
+        self._alive: set[Work] = set()
+        self._settled: set[Work] = set()
         self._alive_lock = threading.Lock()
-        self._futures: "queue.SimpleQueue[Optional[_Work]]" = queue.SimpleQueue()
+        self._starts = Starts()
+        self._futures: "queue.SimpleQueue[Optional[Work]]" = queue.SimpleQueue()
         self._completer: Optional[threading.Thread] = None
 
     def _form(self, name: str, store: dist.Store, rank: int, size: int, patience: datetime.timedelta) -> _group.Group:
@@ -194,7 +72,7 @@ class ProcessGroupSyncline(dist.ProcessGroup):
             store.set(key, value.decode("ascii"))
 
         return _group.Group(
-            name, rank, size, put, get, _milliseconds(self._timeout), network(), wants_exact_order(), _milliseconds(patience))
+            name, rank, size, put, get, milliseconds(self._timeout), network(), wants_exact_order(), milliseconds(patience))
 
     def getBackendName(self) -> str:
         return NAME
@@ -233,7 +111,7 @@ class ProcessGroupSyncline(dist.ProcessGroup):
     def get_reconfigure_handle(self) -> str:
         return self._meeting.handle
 
-    def reconfigure(self, opts: Any) -> _Work:
+    def reconfigure(self, opts: Any) -> Work:
         check_size(self._size, len(opts.handles))
         patience = opts.timeout or self._timeout
         place = self._meeting.meet(opts, patience)
@@ -241,7 +119,7 @@ class ProcessGroupSyncline(dist.ProcessGroup):
         self._native = self._form(f"syncline-{opts.uuid}", place.store, place.rank, place.ranks, patience)
         self._rank, self._size = place.rank, place.ranks
         number_from_zero(self, place.ranks)
-        return _Work(self, [], [], None)
+        return Work(self, [])
 
     def abort(self) -> None:
         self._native.abort()
@@ -251,15 +129,16 @@ class ProcessGroupSyncline(dist.ProcessGroup):
             completer, self._completer = self._completer, None
         if completer is not None:
             self._futures.put(None)
+        self._starts.end()
 
     # ---- how works are made --------------------------------------------------------------------------------------
 
-    def _forget(self, work: _Work) -> None:
+    def _forget(self, work: Work) -> None:
         with self._alive_lock:
             self._alive.discard(work)
             self._settled.discard(work)
 
-    def _complete_later(self, work: _Work) -> None:
+    def _complete_later(self, work: Work) -> None:
         with self._alive_lock:
             if self._completer is None:
                 self._completer = threading.Thread(target=self._complete_futures, name="syncline-futures", daemon=True)
@@ -271,26 +150,44 @@ class ProcessGroupSyncline(dist.ProcessGroup):
             work = self._futures.get()
             if work is None:
                 return
-            work._complete_future()
+            work.complete_alone()
+            del work
 
-    def _work(self, calls: List[Callable[[], _group.Handle]], result: List[torch.Tensor],
-              finish: Optional[Callable[[], None]] = None) -> _Work:
-        """Starts the calls, all of which were checked."""
-        work = _Work(self, [call() for call in calls], result, finish)
+    def _work(self, copies: HostCopies, calls: List[Callable[[], _group.Handle]], result: List[torch.Tensor],
+              finish: Optional[Callable[[], Sequence[Landing]]] = None) -> Work:
+        """Starts the calls, all of which were checked, when the copies are there that they read."""
+        gpus = [device for device in copies.devices if device.type == "cuda"]
+        if gpus:
+            self._check_gpus_are_ours()
+        work = Work(self, result, finish, gpus)
+        self._starts.put(work, copies.marks, calls)
         with self._alive_lock:
             others = list(self._alive)
             self._alive.add(work)
+        if copies.devices:
+            self._complete_later(work)
         settled = set()
         for other in others:
-            if not other._settle():
+            if not other.settle():
                 continue
             settled.add(other)
             if sys.getrefcount(other) <= _KEPT_HERE_ONLY:
-                other._forget_result()
+                other.forget_result()
         with self._alive_lock:
             self._settled |= settled & self._alive
             self._alive -= settled
         return work
+
+    def _check_gpus_are_ours(self) -> None:
+        """Torch makes a group of one backend alone where that is a Python class, whatever was asked for beside it."""
+        configs = getattr(getattr(dist.distributed_c10d, "_world", None), "pg_backend_config", {})
+        config = str(configs.get(self, ""))
+        for part in config.split(","):
+            device, _, backend = part.partition(":")
+            if device == "cuda" and backend != NAME:
+                raise NotImplementedError(
+                    f"the group is of {config!r}, but torch makes no {backend} beside the syncline backend: give it CPU tensors, and "
+                    f"make a group of its own for those of GPUs, dist.new_group(backend={backend!r})")
 
     def _call(self, op: int, opts: Any = None, *, source: Optional[torch.Tensor] = None,
               target: Optional[torch.Tensor] = None, count: int, like: torch.Tensor, reduction: Optional[Reduction] = None,
@@ -304,7 +201,7 @@ class ProcessGroupSyncline(dist.ProcessGroup):
             counts = tuple([part * scale for part in parts] for parts in counts)
         timeout = getattr(opts, "timeout", None)
         # torch says "the group's" by a negative time.
-        timeout_ms = _milliseconds(timeout if isinstance(timeout, datetime.timedelta) else None) or _milliseconds(self._timeout)
+        timeout_ms = milliseconds(timeout if isinstance(timeout, datetime.timedelta) else None) or milliseconds(self._timeout)
         return functools.partial(
             self._native.start, op, dtype=_group.UINT8 if reduction is None else TYPES[like.dtype],
             reduction=0 if reduction is None else reduction.code, factor=1.0 if reduction is None else reduction.factor,
@@ -315,155 +212,166 @@ class ProcessGroupSyncline(dist.ProcessGroup):
 
     # ---- operations ----------------------------------------------------------------------------------------------
 
-    def allreduce(self, tensors: List[torch.Tensor], opts: Any = None) -> _Work:
+    def allreduce(self, tensors: List[torch.Tensor], opts: Any = None) -> Work:
         op = getattr(opts, "reduceOp", dist.ReduceOp.SUM)
-        _check(*tensors)
-        dense = [tensor.contiguous() for tensor in tensors]
+        check_dense(*tensors)
+        copies = HostCopies()
+        dense = [copies.given(tensor) for tensor in tensors]
         calls = [
             self._call(_group.ALL_REDUCE, opts, target=own, count=own.numel(), like=own, reduction=find_reduction(op, own))
             for own in dense
         ]
-        return self._work(calls, tensors, put_back(tensors, dense))
+        return self._work(copies, calls, tensors, copies.put_back(tensors, dense))
 
-    def allreduce_coalesced(self, tensors: List[torch.Tensor], opts: Any = None) -> _Work:
+    def allreduce_coalesced(self, tensors: List[torch.Tensor], opts: Any = None) -> Work:
         return self.allreduce(tensors, opts)
 
-    def broadcast(self, tensors: List[torch.Tensor], opts: Any = None) -> _Work:
-        _check(*tensors)
+    def broadcast(self, tensors: List[torch.Tensor], opts: Any = None) -> Work:
+        check_dense(*tensors)
         root = getattr(opts, "rootRank", 0)
-        dense = [tensor.contiguous() for tensor in tensors]
+        copies = HostCopies()
+        dense = [copies.given(tensor) if self._rank == root else copies.room(tensor) for tensor in tensors]
         calls = [self._call(_group.BROADCAST, opts, target=own, count=own.numel(), like=own, root=root) for own in dense]
-        return self._work(calls, tensors, put_back(tensors, dense))
+        return self._work(copies, calls, tensors, copies.put_back(tensors, dense) if self._rank != root else None)
 
-    def reduce(self, tensors: List[torch.Tensor], opts: Any = None) -> _Work:
-        _check(*tensors)
+    def reduce(self, tensors: List[torch.Tensor], opts: Any = None) -> Work:
+        check_dense(*tensors)
         op, root = getattr(opts, "reduceOp", dist.ReduceOp.SUM), getattr(opts, "rootRank", 0)
-        dense = [tensor.contiguous() for tensor in tensors]
+        copies = HostCopies()
+        dense = [copies.given(tensor) for tensor in tensors]
         calls = [
             self._call(_group.REDUCE, opts, source=own, target=own, count=own.numel(), like=own, root=root,
                        reduction=find_reduction(op, own)) for own in dense
         ]
-        return self._work(calls, tensors, put_back(tensors, dense))
+        return self._work(copies, calls, tensors, copies.put_back(tensors, dense) if self._rank == root else None)
 
-    def allgather(self, outputs: List[List[torch.Tensor]], inputs: List[torch.Tensor], opts: Any = None) -> _Work:
-        _check_pairs("all_gather", outputs, inputs)
-        calls, staged = [], []
+    def allgather(self, outputs: List[List[torch.Tensor]], inputs: List[torch.Tensor], opts: Any = None) -> Work:
+        check_pairs("all_gather", outputs, inputs)
+        copies, calls, staged = HostCopies(), [], []
         for parts, own in zip(outputs, inputs):
-            _check_parts("all_gather", self._size, parts, own)
-            own = own.contiguous()
-            whole = torch.empty(self._size * own.numel(), dtype=own.dtype)
+            check_parts("all_gather", self._size, parts, own)
+            whole = copies.empty(self._size * own.numel(), like=own)
+            own = copies.given(own)
             calls.append(self._call(_group.ALL_GATHER, opts, source=own, target=whole, count=own.numel(), like=own))
             staged.append((parts, whole))
-        return self._work(calls, [part for parts in outputs for part in parts], spread(staged))
+        return self._work(copies, calls, [part for parts in outputs for part in parts], copies.spread(staged))
 
-    def _allgather_base(self, output: torch.Tensor, input: torch.Tensor, opts: Any = None) -> _Work:
+    def _allgather_base(self, output: torch.Tensor, input: torch.Tensor, opts: Any = None) -> Work:
         return self.allgather_into_tensor_coalesced([output], [input], opts)
 
     def allgather_into_tensor_coalesced(self, outputs: List[torch.Tensor], inputs: List[torch.Tensor],
-                                        opts: Any = None) -> _Work:
-        _check_pairs("all_gather", outputs, inputs)
-        dense = [output.contiguous() for output in outputs]
+                                        opts: Any = None) -> Work:
+        check_pairs("all_gather", outputs, inputs)
+        copies = HostCopies()
+        dense = [copies.room(output) for output in outputs]
         calls = []
         for whole, own in zip(dense, inputs):
-            _check_types("all_gather", whole, own)
-            own = own.contiguous()
+            check_types("all_gather", whole, own)
+            own = copies.given(own)
             if whole.numel() != self._size * own.numel():
                 raise ValueError(f"all_gather of {own.numel()} elements into {whole.numel()}, with {self._size} ranks")
             calls.append(self._call(_group.ALL_GATHER, opts, source=own, target=whole, count=own.numel(), like=own))
-        return self._work(calls, outputs, put_back(outputs, dense))
+        return self._work(copies, calls, outputs, copies.put_back(outputs, dense))
 
-    def reduce_scatter(self, outputs: List[torch.Tensor], inputs: List[List[torch.Tensor]], opts: Any = None) -> _Work:
-        _check_pairs("reduce_scatter", outputs, inputs)
+    def reduce_scatter(self, outputs: List[torch.Tensor], inputs: List[List[torch.Tensor]], opts: Any = None) -> Work:
+        check_pairs("reduce_scatter", outputs, inputs)
         for own, parts in zip(outputs, inputs):
-            _check_parts("reduce_scatter", self._size, parts, own)
+            check_parts("reduce_scatter", self._size, parts, own)
         return self.reduce_scatter_tensor_coalesced(
             outputs, [torch.cat([part.reshape(-1) for part in parts]) for parts in inputs], opts)
 
-    def _reduce_scatter_base(self, output: torch.Tensor, input: torch.Tensor, opts: Any = None) -> _Work:
+    def _reduce_scatter_base(self, output: torch.Tensor, input: torch.Tensor, opts: Any = None) -> Work:
         return self.reduce_scatter_tensor_coalesced([output], [input], opts)
 
     def reduce_scatter_tensor_coalesced(self, outputs: List[torch.Tensor], inputs: List[torch.Tensor],
-                                        opts: Any = None) -> _Work:
-        _check_pairs("reduce_scatter", outputs, inputs)
+                                        opts: Any = None) -> Work:
+        check_pairs("reduce_scatter", outputs, inputs)
         op = getattr(opts, "reduceOp", dist.ReduceOp.SUM)
-        dense = [output.contiguous() for output in outputs]
+        copies = HostCopies()
+        dense = [copies.room(output) for output in outputs]
         calls = []
         for own, whole in zip(dense, inputs):
-            _check_types("reduce_scatter", own, whole)
-            whole = whole.contiguous()
+            check_types("reduce_scatter", own, whole)
+            whole = copies.given(whole)
             if whole.numel() != self._size * own.numel():
                 raise ValueError(f"reduce_scatter of {whole.numel()} elements into {own.numel()}, with {self._size} ranks")
             calls.append(self._call(_group.REDUCE_SCATTER, opts, source=whole, target=own, count=own.numel(), like=own,
                                     reduction=find_reduction(op, own)))
-        return self._work(calls, outputs, put_back(outputs, dense))
+        return self._work(copies, calls, outputs, copies.put_back(outputs, dense))
 
-    def gather(self, outputs: List[List[torch.Tensor]], inputs: List[torch.Tensor], opts: Any = None) -> _Work:
+    def gather(self, outputs: List[List[torch.Tensor]], inputs: List[torch.Tensor], opts: Any = None) -> Work:
         root = getattr(opts, "rootRank", 0)
-        _check(*inputs)
+        check_dense(*inputs)
         if len(inputs) != 1 or len(outputs) != (1 if self._rank == root else 0):
             raise ValueError(f"gather: {len(outputs)} lists of outputs for {len(inputs)} inputs; the root gives one, others none")
-        own = inputs[0].contiguous()
+        copies = HostCopies()
+        own = copies.given(inputs[0])
         if self._rank != root:
             call = self._call(_group.GATHER, opts, source=own, count=own.numel(), like=own, root=root)
-            return self._work([call], [])
+            return self._work(copies, [call], [])
         parts = outputs[0]
-        _check_parts("gather", self._size, parts, own)
-        whole = torch.empty(self._size * own.numel(), dtype=own.dtype)
+        check_parts("gather", self._size, parts, own)
+        whole = copies.empty(self._size * own.numel(), like=parts[0])
         call = self._call(_group.GATHER, opts, source=own, target=whole, count=own.numel(), like=own, root=root)
-        return self._work([call], list(parts), spread([(parts, whole)]))
+        return self._work(copies, [call], list(parts), copies.spread([(parts, whole)]))
 
-    def scatter(self, outputs: List[torch.Tensor], inputs: List[List[torch.Tensor]], opts: Any = None) -> _Work:
+    def scatter(self, outputs: List[torch.Tensor], inputs: List[List[torch.Tensor]], opts: Any = None) -> Work:
         root = getattr(opts, "rootRank", 0)
-        _check(*outputs)
+        check_dense(*outputs)
         if len(outputs) != 1 or len(inputs) != (1 if self._rank == root else 0):
             raise ValueError(f"scatter: {len(inputs)} lists of inputs for {len(outputs)} outputs; the root gives one, others none")
-        own, whole = outputs[0].contiguous(), None
+        copies = HostCopies()
+        own, whole = copies.room(outputs[0]), None
         if self._rank == root:
-            _check_parts("scatter", self._size, inputs[0], own)
-            whole = torch.cat([part.reshape(-1) for part in inputs[0]])
+            check_parts("scatter", self._size, inputs[0], own)
+            whole = copies.given(torch.cat([part.reshape(-1) for part in inputs[0]]))
         call = self._call(_group.SCATTER, opts, source=whole, target=own, count=own.numel(), like=own, root=root)
-        return self._work([call], outputs, put_back(outputs, [own]))
+        return self._work(copies, [call], outputs, copies.put_back(outputs, [own]))
 
     def alltoall_base(self, output: torch.Tensor, input: torch.Tensor, output_splits: List[int], input_splits: List[int],
-                      opts: Any = None) -> _Work:
-        _check_types("all_to_all", output, input)
-        out, own = output.contiguous(), input.contiguous()
+                      opts: Any = None) -> Work:
+        check_types("all_to_all", output, input)
+        copies = HostCopies()
+        out, own = copies.room(output), copies.given(input)
         counts = (split(own, input_splits, self._size), split(out, output_splits, self._size))
         call = self._call(_group.ALL_TO_ALL, opts, source=own, target=out, count=0, like=own, counts=counts)
-        return self._work([call], [output], put_back([output], [out]))
+        return self._work(copies, [call], [output], copies.put_back([output], [out]))
 
-    def alltoall(self, outputs: List[torch.Tensor], inputs: List[torch.Tensor], opts: Any = None) -> _Work:
-        _check_types("all_to_all", *outputs, *inputs)
+    def alltoall(self, outputs: List[torch.Tensor], inputs: List[torch.Tensor], opts: Any = None) -> Work:
+        check_types("all_to_all", *outputs, *inputs)
         if not len(outputs) == len(inputs) == self._size:
             raise ValueError(
                 f"all_to_all: {len(inputs)} inputs and {len(outputs)} outputs for {self._size} ranks; give one for each rank")
-        own = torch.cat([part.reshape(-1) for part in inputs])
-        out = torch.empty(sum(part.numel() for part in outputs), dtype=own.dtype)
+        copies = HostCopies()
+        own = copies.given(torch.cat([part.reshape(-1) for part in inputs]))
+        out = copies.empty(sum(part.numel() for part in outputs), like=outputs[0])
         counts = ([part.numel() for part in inputs], [part.numel() for part in outputs])
         call = self._call(_group.ALL_TO_ALL, opts, source=own, target=out, count=0, like=own, counts=counts)
-        return self._work([call], outputs, spread([(outputs, out)]))
+        return self._work(copies, [call], outputs, copies.spread([(outputs, out)]))
 
-    def barrier(self, opts: Any = None) -> _Work:
+    def barrier(self, opts: Any = None) -> Work:
         nothing = torch.empty(0)
-        return self._work([self._call(_group.BARRIER, opts, count=0, like=nothing)], [nothing])
+        return self._work(HostCopies(), [self._call(_group.BARRIER, opts, count=0, like=nothing)], [nothing])
 
     def monitored_barrier(self, timeout: Union[None, float, datetime.timedelta] = None, wait_all_ranks: bool = False) -> None:
         """See the function of that name."""
         await_all(self, patience_of(timeout, self._timeout))
 
-    def send(self, tensors: List[torch.Tensor], destination: int, tag: int = 0) -> _Work:
-        _check(*tensors)
-        own = tensors[0].contiguous()
+    def send(self, tensors: List[torch.Tensor], destination: int, tag: int = 0) -> Work:
+        check_dense(*tensors)
+        copies = HostCopies()
+        own = copies.given(tensors[0])
         call = self._call(_group.SEND_RECEIVE, source=own, count=own.numel(), like=own, root=destination, tag=tag,
                           sender=self._rank)
-        return self._work([call], tensors)
+        return self._work(copies, [call], tensors)
 
-    def recv(self, tensors: List[torch.Tensor], source: int, tag: int = 0) -> _Work:
-        _check(*tensors)
-        own = tensors[0].contiguous()
+    def recv(self, tensors: List[torch.Tensor], source: int, tag: int = 0) -> Work:
+        check_dense(*tensors)
+        copies = HostCopies()
+        own = copies.room(tensors[0])
         call = self._call(_group.SEND_RECEIVE, target=own, count=own.numel(), like=own, root=self._rank, tag=tag,
                           sender=source)
-        return self._work([call], tensors, put_back(tensors, [own]))
+        return self._work(copies, [call], tensors, copies.put_back(tensors, [own]))
 
     # What torch calls the same since 2026.
     all_gather_single = _allgather_base
@@ -492,7 +400,7 @@ def _create(store: dist.Store, rank: int, size: int, timeout: Optional[datetime.
 def _register() -> None:
     register = dist.Backend.register_backend
     if "devices" in inspect.signature(register).parameters:
-        register(NAME, _create, devices=["cpu"])
+        register(NAME, _create, devices=["cpu", "cuda"])
     else:
         register(NAME, _create)
 

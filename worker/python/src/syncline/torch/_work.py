@@ -1,0 +1,164 @@
+"""What an operation of torch.distributed returns: done when all it began is, and its results are where they belong."""
+from __future__ import annotations
+
+import datetime
+import threading
+import time
+from typing import TYPE_CHECKING, Any, Callable, List, Optional, Sequence
+
+import torch
+import torch.distributed as dist
+
+from syncline import _group
+from syncline._library import FOREVER
+from syncline.errors import DeadlineExceeded
+from syncline.torch._host_copies import Landing
+
+if TYPE_CHECKING:
+    from syncline.torch.distributed import ProcessGroupSyncline
+
+
+def milliseconds(timeout: Optional[datetime.timedelta]) -> int:
+    """0 for None."""
+    if timeout is None:
+        return 0
+    return max(0, int(timeout.total_seconds() * 1000))
+
+
+class Work(dist._Work if hasattr(dist, "_Work") else dist.Work):  # type: ignore[misc]
+    """Done when all its operations are; `finish` then puts the results where they belong, once, and says what GPUs still copy.
+
+    Threads: any may use it.
+    """
+
+    def __init__(self, group: "ProcessGroupSyncline", result: List[torch.Tensor],
+                 finish: Optional[Callable[[], Sequence[Landing]]] = None, devices: Sequence[Any] = ()) -> None:
+        super().__init__()
+        self._group, self._result, self._finish = group, result, finish
+        self._lock = threading.Lock()
+        self._handles: List[_group.Handle] = []
+        self._begun: Optional[threading.Event] = None  # None: it began at once
+        self._landings: Sequence[Landing] = ()
+        self._is_settled = False
+        self._error: Optional[Exception] = None
+        self._done: torch.futures.Future = torch.futures.Future(devices=list(devices)) if devices else torch.futures.Future()
+        self._future: Optional[torch.futures.Future] = None
+
+    # ---- how it begins -------------------------------------------------------------------------------------------
+
+    def postpone(self) -> None:
+        """`begin` or `fail` comes later, from another thread."""
+        self._begun = threading.Event()
+
+    def begin(self, handles: List[_group.Handle]) -> None:
+        self._handles = handles
+        if self._begun is not None:
+            self._begun.set()
+
+    def fail(self, error: Exception) -> None:
+        """In place of `begin`."""
+        with self._lock:
+            self._error, self._finish, self._is_settled = error, None, True
+        if self._begun is not None:
+            self._begun.set()
+
+    # ---- how it ends ---------------------------------------------------------------------------------------------
+
+    def settle(self) -> bool:
+        """Whether the results are where they belong or on their way there, or will never be; never blocks."""
+        with self._lock:
+            if self._is_settled:
+                return True
+            if self._begun is not None and not self._begun.is_set():
+                return False
+            if not all(handle.done() for handle in self._handles):
+                return False
+            try:
+                for handle in self._handles:
+                    handle.wait(0)
+                if self._finish is not None:
+                    with torch.no_grad():
+                        self._landings = self._finish()
+            except Exception as error:
+                self._error = error
+            self._handles, self._finish = [], None
+            self._is_settled = True
+            return True
+
+    def forget_result(self) -> None:
+        """Nobody can ask for it any more but for a future, which is not there yet."""
+        with self._lock:
+            if self._future is None:
+                self._result = []
+
+    def _await_begin(self, timeout_ms: int) -> int:
+        """What is left of the time."""
+        if self._begun is None or self._begun.is_set():
+            return timeout_ms
+        began = time.monotonic()
+        if not self._begun.wait(None if timeout_ms == FOREVER else timeout_ms / 1000):
+            raise DeadlineExceeded(f"a GPU did not come to what an operation reads within {timeout_ms} ms, or to that of one before it")
+        return timeout_ms if timeout_ms == FOREVER else max(0, timeout_ms - int((time.monotonic() - began) * 1000))
+
+    def _complete(self, timeout_ms: int) -> None:
+        timeout_ms = self._await_begin(timeout_ms)
+        for handle in tuple(self._handles):
+            handle.wait(timeout_ms)
+        self.settle()
+        self._group._forget(self)
+        if self._error is not None:
+            raise self._error
+        for device, mark in self._landings:
+            device.follow(mark)
+
+    def wait(self, timeout: Optional[datetime.timedelta] = None) -> bool:
+        # No timeout, which torch says as 0: the group's.
+        self._complete(milliseconds(timeout) or FOREVER)
+        return True
+
+    def synchronize(self) -> None:
+        self.wait()
+
+    block_current_stream = synchronize
+
+    def is_completed(self) -> bool:
+        return self.settle() and all(mark.query() for _, mark in self._landings)
+
+    def is_success(self) -> bool:
+        return self.is_completed() and self._error is None
+
+    def exception(self) -> Optional[Exception]:
+        """None while it is not completed, too."""
+        return self._error if self.settle() else None
+
+    def result(self) -> List[torch.Tensor]:
+        return self._result
+
+    # ---- as a future ---------------------------------------------------------------------------------------------
+
+    def get_future(self) -> torch.futures.Future:
+        with self._lock:
+            if self._future is not None:
+                return self._future
+            # An error that is raised here is one for C++, too; DDP's reducer crashes on one that set_exception leaves.
+            self._future = self._done.then(lambda _: self._outcome())
+            future = self._future
+        self._group._complete_later(self)
+        return future
+
+    def _outcome(self) -> List[torch.Tensor]:
+        self._complete(FOREVER)
+        return self._result
+
+    def complete_alone(self) -> None:
+        """In a thread: brings the results to where they belong, whoever waits for them, and fulfils the future. May come twice."""
+        if self._begun is not None:
+            self._begun.wait()
+        for handle in tuple(self._handles):
+            try:
+                handle.wait()
+            except Exception:
+                break  # whoever waits is told
+        self.settle()
+        if not self._done.done():
+            self._done.set_result(None)

@@ -35,7 +35,7 @@ class Work(dist._Work if hasattr(dist, "_Work") else dist.Work):  # type: ignore
                  finish: Optional[Callable[[], Sequence[Landing]]] = None, devices: Sequence[Any] = ()) -> None:
         super().__init__()
         self._group, self._result, self._finish = group, result, finish
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a future that is there already calls back at once
         self._handles: List[_group.Handle] = []
         self._begun: Optional[threading.Event] = None  # None: it began at once
         self._landings: Sequence[Landing] = ()

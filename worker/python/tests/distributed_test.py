@@ -2,6 +2,7 @@
 import faulthandler
 import os
 import signal
+import subprocess
 import sys
 import tempfile
 import textwrap
@@ -345,6 +346,52 @@ class DistributedTest(unittest.TestCase):
             same(floats, torch.full((6,), 2.0))
             """, ranks=2)
 
+    def test_coalesced_operations(self):
+        self.check("""
+            xs = [torch.full((n,), rank + 1.0) for n in (1, 70, 5000)]
+            group = dist.distributed_c10d._get_default_group()
+            options = dist.AllreduceCoalescedOptions()
+            group.allreduce_coalesced(xs, options).wait()
+            for x in xs: same(x, torch.full_like(x, 3.0))
+            import inspect
+            block = dist.distributed_c10d._coalescing_manager
+            if "device" not in inspect.signature(block).parameters: os._exit(0)  # torch 1, whose blocks are of sends only
+            for device in (None, torch.device("cpu")):
+                with block(device=device):
+                    for x in xs: dist.all_reduce(x)
+                for x in xs: same(x, torch.full_like(x, 6.0))
+                with block(device=device, async_ops=True) as under_way:
+                    for x in xs: dist.all_reduce(x, op=dist.ReduceOp.AVG)
+                under_way.wait()
+                outs = [torch.empty(2 * x.numel()) for x in xs]
+                with block(device=device):
+                    for out, x in zip(outs, xs): dist.all_gather_into_tensor(out, x + rank)
+                for out, x in zip(outs, xs): same(out, torch.cat((x, x + 1)))
+                with block(device=device):
+                    for out, x in zip(outs, xs): dist.reduce_scatter_tensor(x, out)
+                for x in xs: same(x, torch.full_like(x, 12.0 + 2 * rank))
+                for x in xs: x.fill_(3.0)
+            peer, got = 1 - rank, [torch.empty(1 << 18) for _ in range(3)]
+            with block(device=torch.device("cpu"), async_ops=True) as under_way:
+                for number, x in enumerate(got):
+                    dist.isend(torch.full_like(x, 10.0 * rank + number), peer)
+                    dist.irecv(x, peer)
+            work, = under_way.works
+            assert len(work.get_future().wait()) == 6
+            assert work.is_completed() and work.is_success() and work.exception() is None
+            for number, x in enumerate(got): same(x, torch.full_like(x, 10.0 * peer + number))
+            dist.barrier()
+            """, ranks=2)
+
+    def test_what_torch_asks_of_backends_that_it_lacks_is_refused(self):
+        self.check("""
+            refused("from one rank that is named", dist.recv, torch.empty(3))
+            if hasattr(dist, "split_group"): refused("not safe to split", dist.split_group, split_ranks=[[0], [1]])
+            x = torch.ones(3)
+            dist.all_reduce(x)
+            same(x, [2.0] * 3)
+            """, ranks=2)
+
     def test_a_tensor_that_is_refused_starts_none_of_its_call(self):
         self.check("""
             group = dist.distributed_c10d._get_default_group()
@@ -432,6 +479,13 @@ class DistributedTest(unittest.TestCase):
                 time.sleep(10)
             os._exit(0)
             """, ranks=2)
+
+
+class RegisterTest(unittest.TestCase):
+    def test_syncline_torch_alone_registers_the_backend(self):
+        said = subprocess.run([sys.executable, "-c", "import syncline.torch, torch; print('SYNCLINE' in torch.distributed.Backend._plugins)"],
+                              env={**os.environ, "PYTHONPATH": str(support.PACKAGE)}, capture_output=True, text=True, check=True)
+        self.assertEqual(said.stdout, "True\n", said.stderr)
 
 
 class TensorsOfWorksTest(unittest.TestCase):

@@ -18,7 +18,7 @@ PREAMBLE = """
 import os
 import torch
 import torch.distributed as dist
-import syncline.torch.distributed
+import syncline.torch
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])

@@ -25,7 +25,10 @@ def milliseconds(timeout: Optional[datetime.timedelta]) -> int:
     return max(0, int(timeout.total_seconds() * 1000))
 
 
-class Work(dist._Work if hasattr(dist, "_Work") else dist.Work):  # type: ignore[misc]
+_Base: Any = dist._Work if hasattr(dist, "_Work") else dist.Work
+
+
+class Work(_Base):  # type: ignore[misc]
     """Done when all its operations are; `finish` then puts the results where they belong, once, and says what GPUs still copy.
 
     Threads: any may use it.
@@ -162,3 +165,38 @@ class Work(dist._Work if hasattr(dist, "_Work") else dist.Work):  # type: ignore
         self.settle()
         if not self._done.done():
             self._done.set_result(None)
+
+
+class Works(_Base):  # type: ignore[misc]
+    """Several, as one: what a coalescing block returns."""
+
+    def __init__(self, works: List[Work]) -> None:
+        super().__init__()
+        self._works = works
+
+    def wait(self, timeout: Optional[datetime.timedelta] = None) -> bool:
+        for work in self._works:
+            work.wait(timeout)
+        return True
+
+    def synchronize(self) -> None:
+        self.wait()
+
+    block_current_stream = synchronize
+
+    def is_completed(self) -> bool:
+        return all(work.is_completed() for work in self._works)
+
+    def is_success(self) -> bool:
+        return all(work.is_success() for work in self._works)
+
+    def exception(self) -> Optional[Exception]:
+        """Of the first that failed."""
+        return next((error for work in self._works if (error := work.exception()) is not None), None)
+
+    def result(self) -> List[torch.Tensor]:
+        return [tensor for work in self._works for tensor in work.result()]
+
+    def get_future(self) -> torch.futures.Future:
+        futures = [work.get_future() for work in self._works]
+        return torch.futures.collect_all(futures).then(lambda all_: [tensor for one in all_.value() for tensor in one.value()])

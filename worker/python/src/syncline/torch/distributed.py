@@ -34,7 +34,7 @@ from syncline.torch._reconfigure import Meeting, check_size, number_from_zero, r
 from syncline.torch._reductions import TYPES, Reduction, find_reduction
 from syncline.torch._starts import Starts
 from syncline.torch._tensors import split
-from syncline.torch._work import Work, milliseconds
+from syncline.torch._work import Work, Works, milliseconds
 
 __all__ = ["ProcessGroupSyncline", "monitored_barrier", "reconfigure", "reconfigure_handle"]
 
@@ -61,6 +61,7 @@ class ProcessGroupSyncline(dist.ProcessGroup):
         self._settled: set[Work] = set()
         self._alive_lock = threading.Lock()
         self._starts = Starts()
+        self._block: Optional[List[Work]] = None  # what began in a coalescing block
         self._futures: "queue.SimpleQueue[Optional[Work]]" = queue.SimpleQueue()
         self._completer: Optional[threading.Thread] = None
 
@@ -103,6 +104,25 @@ class ProcessGroupSyncline(dist.ProcessGroup):
     @property
     def group_name(self) -> str:
         return self._name
+
+    # ---- what torch asks the backend of a device, which this class is itself ---------------------------------------
+
+    supports_splitting = supports_coalescing = supports_time_estimate = supports_tensor_alloc = False
+
+    def _get_backend(self, device: Any) -> "ProcessGroupSyncline":
+        return self
+
+    @property
+    def _device_types(self) -> List[torch.device]:
+        return [torch.device("cpu"), torch.device("cuda")] if torch.cuda.is_available() else [torch.device("cpu")]
+
+    def _start_coalescing(self, device: Any = None) -> None:
+        self._block = []
+
+    def _end_coalescing(self, device_or_works: Any = None) -> Works:
+        """Operations begin as they are called, in a block, too; this is done when all are."""
+        works, self._block = self._block or [], None
+        return Works(works)
 
     # ---- other members -------------------------------------------------------------------------------------------
 
@@ -166,6 +186,8 @@ class ProcessGroupSyncline(dist.ProcessGroup):
             self._alive.add(work)
         if copies.devices:
             self._complete_later(work)
+        if self._block is not None:
+            self._block.append(work)
         settled = set()
         for other in others:
             if not other.settle():
@@ -372,6 +394,9 @@ class ProcessGroupSyncline(dist.ProcessGroup):
         call = self._call(_group.SEND_RECEIVE, target=own, count=own.numel(), like=own, root=self._rank, tag=tag,
                           sender=source)
         return self._work(copies, [call], tensors, copies.put_back(tensors, [own]))
+
+    def recv_anysource(self, tensors: List[torch.Tensor], tag: int = 0) -> Work:
+        raise NotImplementedError("the syncline backend receives from one rank that is named: recv(tensor, src=RANK)")
 
     # What torch calls the same since 2026.
     all_gather_single = _allgather_base

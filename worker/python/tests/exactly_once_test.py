@@ -107,6 +107,26 @@ class Alone(support.ServersTest):
         self.assertEqual([index.tolist() for index in self.all_of(sampler, loader, optimizer)], [[4, 5, 6, 7], [8, 9, 10, 11]])
         self.assertEqual((sampler.epoch, sampler.left), (1, 3))
 
+    def test_a_batch_whose_backward_was_broken_off_counts_as_read(self):
+        sampler = ExactlyOnceSampler(12, 4, shuffle=False)
+        model, optimizer = counting(sampler, 12, session=self.options())
+        self.addCleanup(optimizer.session.close)
+        loader = torch.utils.data.DataLoader(torch.arange(12), batch_sampler=sampler)
+        bomb = model.parts[0].register_hook(lambda gradient: 1 / 0 if gradient[4] else gradient)
+        given = []
+        for index in sampler.batches(loader):
+            given.append(index.tolist())
+            try:
+                model(index).backward()
+            except ZeroDivisionError:
+                optimizer.zero_grad()
+                continue
+            optimizer.step()
+        bomb.remove()
+        optimizer.synchronize()
+        self.assertEqual(given, [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11]])
+        self.assertEqual((-model.parts[0]).round().tolist(), [1.0] * 4 + [0.0] * 4 + [1.0] * 4)
+
     def all_of(self, sampler, loader, optimizer):
         for index in sampler.batches(loader):
             yield index

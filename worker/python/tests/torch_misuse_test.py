@@ -108,6 +108,52 @@ class Misuse(OptimizerTest):
         optimizer.step()
         model(inputs)
 
+    def broken_off(self, model):
+        """A backward that ends at the first module, when the gradients of the others, and of its bias, have left."""
+        bomb = model[0].weight.register_hook(lambda gradient: 1 / 0)
+        inputs, labels = next(batches(1))
+        with self.assertRaises(ZeroDivisionError):
+            nn.functional.mse_loss(model(inputs), labels).backward()
+        bomb.remove()
+
+    def test_after_a_backward_that_was_broken_off(self):
+        model = make_model()
+        optimizer = self.optimizer(model)
+        before = model[0].weight.clone()
+        for step in range(2):
+            self.broken_off(model)
+            with self.refused("its gradient is on its way.*broke off.*zero_grad"):
+                model(torch.zeros(1, 6))
+            with self.assertLogs("syncline", "WARNING") as said:
+                optimizer.zero_grad()
+            self.assertRegex(said.output[0], f"of 3 of 4 parameters had left: they count in step {step},")
+            self.assertEqual([parameter.grad for parameter in model.parameters()], [None] * 4)
+        self.assertTrue(torch.equal(model[0].weight, before))
+        self.step(model, optimizer)
+        self.assertEqual(optimizer.steps, 3)
+        self.assertFalse(torch.equal(model[0].weight, before))
+        inputs, labels = next(batches(1))
+        nn.functional.mse_loss(model(inputs), labels).backward()
+        with self.refused("is on its way already"):  # of one that came to its end
+            optimizer.zero_grad()
+
+    def test_after_a_backward_that_was_broken_off_in_no_sync(self):
+        model = make_model()
+        optimizer = self.optimizer(model)
+        with optimizer.no_sync():
+            self.broken_off(model)
+        optimizer.zero_grad()
+        self.assertEqual([parameter.grad for parameter in model.parameters()], [None] * 4)
+        self.step(model, optimizer)
+        self.assertEqual(optimizer.steps, 1)
+
+    def test_after_a_backward_that_was_broken_off_where_all_gradients_are_needed(self):
+        model = make_model()
+        optimizer = self.optimizer(model, "lbfgs", lr=1.0)
+        self.broken_off(model)
+        with self.refused("broken off, and its step cannot be ended.*lbfgs needs a gradient of every tensor.*no_sync"):
+            optimizer.zero_grad()
+
     def test_of_weights_that_are_read_before_their_module_is_called(self):
         class Net(nn.Module):
             def __init__(self):

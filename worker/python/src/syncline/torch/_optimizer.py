@@ -15,6 +15,7 @@ from syncline.session import Option, Session
 from syncline.torch._groups import NOTES, Group, make_groups, merged, option_string
 from syncline.torch import _state
 from syncline.torch._anew import Meeting
+from syncline.torch._backward import Backward, cannot_end, say_what_left
 from syncline.torch._check import check_of
 from syncline.torch._exactly_once import ExactlyOnceSampler
 from syncline.torch._hooks import Hook, ReadHook
@@ -76,6 +77,7 @@ class Optimizer(torch.optim.Optimizer):
         self._base_lr = lr
         self._has_schedule = schedule is not None or (session or {}).get("schedule") is not None
         self._pushes = True  # not inside no_sync
+        self._backward = Backward()
         self._hooks: list[Any] = []
         self._lets_norms_be_read = False
         self._left_out: list[tuple[str, torch.nn.Parameter]] = []  # as they required no gradient
@@ -152,6 +154,7 @@ class Optimizer(torch.optim.Optimizer):
         for parameter in self._model.parameters():
             parameter.grad = None
         self._pushes, self._has_stepped, self._joined_at = True, False, self.steps
+        self._backward.is_over()
 
     def _begin_anew(self, state_dict: Mapping[str, Any]) -> None:
         """Before the first step: the job, with this state, and the weights that the model has now."""
@@ -168,6 +171,7 @@ class Optimizer(torch.optim.Optimizer):
             if "lr" in group:
                 group["lr"] = group.declared
         self._weights, self._left_out, self._pushes = [], [], True
+        self._backward.is_over()
         for parameter in self._model.parameters():
             parameter.grad = None
 
@@ -259,6 +263,7 @@ class Optimizer(torch.optim.Optimizer):
     def _on_gradient(self, weight: Weight) -> None:
         if self._pushes:
             weight.push(self.samples)
+            self._backward.goes_on()
 
     def _before_model(self) -> None:
         for weight in self._weights:
@@ -286,10 +291,10 @@ class Optimizer(torch.optim.Optimizer):
         for weight in self._weights:
             if not weight.is_pushed and weight.parameter.grad is not None:
                 weight.push(self.samples)
-        self._end_step()
+        self._end_step(self._weights)
         return loss
 
-    def _end_step(self) -> None:
+    def _end_step(self, checked: list[Weight]) -> None:
         rest = [weight for weight in self._weights if not weight.is_pushed]
         _wait(rest)
         if rest:
@@ -299,9 +304,10 @@ class Optimizer(torch.optim.Optimizer):
         if self._sampler is not None:
             self._sampler.push(self.session)
         if self._check is not None:
-            self._check.before_step(self.session, self._weights)
+            self._check.before_step(self.session, checked)
         for weight in self._weights:
             weight.end_step()
+        self._backward.is_over()
         self._has_stepped = True
         if self._check is not None:
             self._check.after_step(self.session, self._weights)
@@ -310,13 +316,24 @@ class Optimizer(torch.optim.Optimizer):
     _step_supports_amp_scaling = True
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Drops gradients that are not on their way. step() does so, too."""
+        """Drops gradients that are not on their way. step() does so, too.
+
+        What had left of a backward that an exception broke off cannot be taken back: it ends that step, which has these gradients and
+        no others of this worker (docs/pytorch.md#a-backward-that-fails).
+        """
+        sent = [weight for weight in self._weights if weight.is_pushed]
+        if sent and not self._backward.is_under_way:
+            raise FailedPrecondition(
+                f"{sent[0].name}: its gradient is on its way already; call step() first, or run a backward whose gradients "
+                "may be thrown away in no_sync()")
         for weight in self._weights:
-            if weight.is_pushed:
-                raise FailedPrecondition(
-                    f"{weight.name}: its gradient is on its way already; call step() first, or run a backward whose gradients "
-                    "may be thrown away in no_sync()")
             weight.parameter.grad = None
+        if sent:
+            say_what_left(self.steps, len(sent), len(self._weights))
+            try:
+                self._end_step([])  # nobody compares the norm of what there is
+            except FailedPrecondition as error:
+                raise cannot_end(error) from None
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """All groups are given to the constructor: the servers know the tensors of a job from its start."""
@@ -379,7 +396,7 @@ class Optimizer(torch.optim.Optimizer):
 
     def step_without_gradients(self) -> None:
         """A step of the others, in which this worker has no batch: no step of the program's, whose lr_schedulers do not count it."""
-        self._end_step()
+        self._end_step(self._weights)
         self.synchronize()
 
     def synchronize(self) -> None:
@@ -423,7 +440,7 @@ class Optimizer(torch.optim.Optimizer):
         """
         try:
             if any(weight.is_pushed for weight in self._weights):
-                self._end_step()
+                self._end_step(self._weights)
             self.synchronize()
         finally:
             self._leave()

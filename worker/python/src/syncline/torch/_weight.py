@@ -125,8 +125,9 @@ class Weight:
             return
         if self.is_pushed:  # with clip_global_norm it ends when all gradients are there or skipped, which step() does
             raise FailedPrecondition(
-                f"{self.name}: its gradient is on its way and its weights are about to change; call step() before the next "
-                "forward, state_dict() or synchronize(), and run all but the last backward of a step in no_sync()")
+                f"{self.name}: its gradient is on its way and its weights are about to change; call step() (after a backward that an exception "
+                "broke off: the optimizer's zero_grad()) before the next forward, state_dict() or synchronize(), and run all but the last "
+                "backward of a step in no_sync()")
         self._session.wait(self._tensor)
         self.is_pending = False
         # New values are a change in place: backward through the old ones raises, as with torch's optimizers.

@@ -77,7 +77,8 @@ class _Averaged(torch.optim.Optimizer):
     def zero_grad(self, set_to_none: bool = True) -> None:
         """The optimizer's, between step() and backward."""
         if self._sent:
-            raise FailedPrecondition("gradients are on their way already; call step() first, or run a backward whose gradients may be "
+            raise FailedPrecondition("gradients are on their way already, and part of the others' means; call step() first, after a backward that an "
+                                     "exception broke off, too, or weights would differ between workers; or run a backward whose gradients may be "
                                      "thrown away in no_sync()")
         self._is_averaged = False
         self._inner.zero_grad(set_to_none=set_to_none)

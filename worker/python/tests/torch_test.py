@@ -6,6 +6,7 @@ import pickle
 import unittest
 import warnings
 
+from overlap_cases import Overlap  # noqa: F401
 from torch_support import OptimizerTest, batches, make_model, nn, torch, train
 from torch.utils.checkpoint import checkpoint
 

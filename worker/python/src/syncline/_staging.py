@@ -326,6 +326,11 @@ class Stage:
         self._placed[tensor] = placed
 
     @property
+    def is_empty(self) -> bool:
+        """Whether all tensors of the session are in host memory."""
+        return not self._placed
+
+    @property
     def on_device(self) -> int:
         """How many of them the session knows by their memory on a GPU."""
         return sum(isinstance(one, OnDevice) for one in self._placed.values())

@@ -34,7 +34,9 @@ class Sent(torch.Tensor):
     def of(gradient: torch.Tensor, name: str, advice: str = _CLIPS_THERE) -> Sent:
         """`gradient` of the parameter `name`; `advice` for those who change it."""
         sent: Sent = gradient.as_subclass(Sent)
-        sent.name, sent.advice = name, advice
+        sent.name = name
+        if advice is not _CLIPS_THERE:
+            sent.advice = advice
         return sent
 
     @classmethod

@@ -1,4 +1,5 @@
 """syncline.torch.Optimizer refuses what it could not do as torch's own optimizers would."""
+import contextlib
 import copy
 import pickle
 import unittest
@@ -40,6 +41,17 @@ class Misuse(OptimizerTest):
         with self.refused("2.bias: is on meta"):
             model[2].bias = nn.Parameter(torch.zeros(3, device="meta"))
             self.optimizer(model)
+
+    def test_of_parameters_that_share_memory(self):
+        base = torch.zeros(12, 3)
+        for first, second, shares in ((base[:8], base[4:], True), (base[:8], base[7:8], True), (base, base[5], True), (base[:8], base[8:], False)):
+            model = nn.Module()
+            model.second, model.empty, model.first = nn.Parameter(second), nn.Parameter(base[5:5]), nn.Parameter(first)
+            frozen = [(), (model.first,)][len(second) == 3]  # which the session writes, too
+            for parameter in frozen:
+                parameter.requires_grad_(False)
+            with self.refused("second: shares memory with first", syncline.InvalidArgument) if shares else contextlib.nullcontext():
+                self.optimizer(model, job=f"{len(first)}{len(second)}")
 
     def test_of_gradients(self):
         class Net(nn.Module):

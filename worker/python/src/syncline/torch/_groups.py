@@ -133,3 +133,19 @@ def make_groups(model: torch.nn.Module, params: Optional[Iterable[Any]], default
     if not seen:
         raise InvalidArgument("the model has no parameter to train")
     return groups
+
+
+def check_apart(model: torch.nn.Module) -> None:
+    """InvalidArgument names two parameters that have memory in common, into which each one's new weights would be written."""
+    placed = sorted(((str(parameter.device), parameter.data_ptr(), _bytes(parameter), name) for name, parameter in model.named_parameters()
+                     if parameter.numel()))
+    for (device, begin, length, name), (other_device, other_begin, _, other) in zip(placed, placed[1:]):
+        if device == other_device and other_begin < begin + length:
+            raise InvalidArgument(f"{other}: shares memory with {name}, and is no tied weight, which is one parameter in two places: give each memory "
+                                  "of its own, nn.Parameter(view.clone())")
+
+
+def _bytes(parameter: torch.nn.Parameter) -> int:
+    """From its first element to its last."""
+    last = sum((size - 1) * stride for size, stride in zip(parameter.shape, parameter.stride()))
+    return (last + 1) * parameter.element_size()

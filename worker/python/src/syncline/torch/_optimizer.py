@@ -12,7 +12,7 @@ import torch
 from syncline import _exit, _log, _staging
 from syncline.errors import FailedPrecondition, InvalidArgument
 from syncline.session import Option, Session
-from syncline.torch._groups import NOTES, Group, make_groups, merged, option_string
+from syncline.torch._groups import NOTES, Group, check_apart, make_groups, merged, option_string
 from syncline.torch import _state
 from syncline.torch._anew import Meeting
 from syncline.torch._backward import Backward, cannot_end, say_what_left
@@ -85,6 +85,7 @@ class Optimizer(torch.optim.Optimizer):
         defaults = dict(options) if lr is None else {"lr": lr, **options}
         groups = make_groups(model, params, defaults)
         _check_devices(model)
+        check_apart(model)
         super().__init__(groups, defaults)
         self.param_groups: list[Group] = groups  # torch may have copied them
         settings = option_string(defaults)

@@ -88,7 +88,6 @@ def main():
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--autocast", action="store_true", help="compute in BF16; parameters stay FP32")
     flags = parser.parse_args()
-
     torch.manual_seed(flags.seed)
     train, validation, characters = load()
     model = Transformer(len(characters))

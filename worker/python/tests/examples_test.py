@@ -55,6 +55,13 @@ class Examples(unittest.TestCase):
                 self.assertLess(float(re.search(r"^loss (\S+)", said, re.MULTILINE).group(1)), 0.1, said)
 
 
+class Length(unittest.TestCase):
+    def test_of_each_example_is_at_most_120_lines(self):
+        programs = sorted(EXAMPLES.glob("*.py"))
+        self.assertGreaterEqual(len(programs), 5)
+        self.assertEqual([f"{program.name}: {lines}" for program in programs if (lines := len(program.read_text().splitlines())) > 120], [])
+
+
 class Notebook(unittest.TestCase):
     def test_runs_from_top_to_bottom(self):
         """As nbclient would, cell by cell in one namespace: what jupyter needs is not installed everywhere."""

@@ -157,6 +157,39 @@ class HuggingFace(support.ServersTest):
         program = self.python(source, self.environment())
         self.assertEqual(program.wait(), 0, program.text())
 
+    def test_accelerate_trains_with_two_workers(self):
+        source = """
+            import os, torch, accelerate, syncline.torch, syncline.huggingface
+            torch.manual_seed(1 + int(os.environ["RANK"]))  # the first one's weights are the job's
+            model = torch.nn.Linear(4, 2)
+            optimizer = syncline.torch.Optimizer(model, "sgd", lr=0.1, push="fp32", publish="fp32")
+            rank = optimizer.rank
+            syncline.huggingface.train_alone()
+            accelerator = accelerate.Accelerator(cpu=True)
+            model, optimizer = accelerator.prepare(model, optimizer)
+            expected = {name: value.clone() for name, value in model.state_dict().items()}
+            inputs = [torch.randn(3, 4, generator=torch.Generator().manual_seed(rank)) for rank in range(2)]
+            for step in range(20):
+                accelerator.backward((model(inputs[rank]) - 1).square().mean())
+                optimizer.step()
+                optimizer.zero_grad()
+            plain = torch.nn.Linear(4, 2)
+            plain.load_state_dict(expected)
+            alone = torch.optim.SGD(plain.parameters(), 0.1)
+            for step in range(20):
+                alone.zero_grad()
+                (plain(torch.cat(inputs)) - 1).square().mean().backward()
+                alone.step()
+            for name, value in model.state_dict().items():
+                torch.testing.assert_close(value, plain.state_dict()[name])
+            print("bits", [value.view(torch.int32).tolist() for value in model.state_dict().values()])
+            optimizer.optimizer.close()
+            """
+        programs = [self.python(source, self.environment(rank, 2)) for rank in range(2)]
+        for program in programs:
+            self.assertEqual(program.wait(), 0, program.text())
+        self.assertEqual(*(program.await_line("^bits .*").group() for program in programs))
+
     def test_settings_that_would_break_are_refused(self):
         for given, world, said in (("max_grad_norm=1.0", {}, "max_grad_norm=0.*clip_global_norm=1"),
                                    ("max_grad_norm=0, gradient_accumulation_steps=2", {}, "accumulate_steps")):

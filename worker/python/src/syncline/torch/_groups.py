@@ -148,4 +148,4 @@ def check_apart(model: torch.nn.Module) -> None:
 def _bytes(parameter: torch.nn.Parameter) -> int:
     """From its first element to its last."""
     last = sum((size - 1) * stride for size, stride in zip(parameter.shape, parameter.stride()))
-    return (last + 1) * parameter.element_size()
+    return int((last + 1) * parameter.element_size())

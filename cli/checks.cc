@@ -5,6 +5,7 @@
 #include <sys/timex.h>
 
 #include <cstdio>
+#include <cstdlib>
 #include <filesystem>
 #include <memory>
 #include <set>
@@ -165,7 +166,12 @@ Check CheckUcx() {
         absl::StrCat("UCX ", UcxVersion(), ": ", std::string(lanes.status().message())),
         "look at the UCX_* variables of the environment, and at ucx_info -d"};
   }
-  return JudgeUcx(UcxVersion(), UcxTransports(), *lanes);
+  Check check = JudgeUcx(UcxVersion(), UcxTransports(), *lanes);
+  if (const char* wanted = std::getenv("UCX_TLS"); wanted != nullptr) {
+    absl::StrAppend(&check.finding, "; of UCX_TLS=", wanted,
+                    " only shared memory counts inside a host");
+  }
+  return check;
 }
 
 Check CheckCuda() {
@@ -287,7 +293,8 @@ Check JudgeUcx(const std::string& version, const std::string& transports,
   if (!SharesMemory(lanes)) {
     check.result = Check::kWarn;
     check.fix =
-        "peers of one host should share memory: unset UCX_TLS, or add posix to it";
+        "peers of one host should share memory: look at the UCX_* variables of the "
+        "environment, and at ucx_info -d";
   }
   return check;
 }
@@ -306,7 +313,8 @@ Check JudgeDataPlane(const DataPlanesFound& found) {
   if (!is_shared) {
     check.result = Check::kWarn;
     check.fix = found.near.ok()
-                    ? "unset UCX_TLS, or give `syncline serve --data-plane tls`"
+                    ? "unset the UCX_* variables of the environment, or give `syncline "
+                      "serve --data-plane tls`"
                     : absl::StrCat(std::string(found.near.status().message()),
                                    "; or give `syncline serve --data-plane tls`");
   }

@@ -2,6 +2,10 @@
 
 #include <sys/resource.h>
 
+#include <algorithm>
+#include <cstdlib>
+
+#include "absl/cleanup/cleanup.h"
 #include "cli/checks.h"
 #include "cli/version.h"
 #include "gmock/gmock.h"
@@ -48,7 +52,7 @@ TEST(Checks, SayWhichDataPlaneIsUsedAndWhy) {
             "hosts TLS 1.3 (OpenSSL 3.0.19), as it is sealed");
   const Check slow = JudgeDataPlane({"tcp/lo", "OpenSSL 3.0.19"});
   EXPECT_EQ(slow.result, Check::kWarn);
-  EXPECT_THAT(slow.fix, HasSubstr("unset UCX_TLS"));
+  EXPECT_THAT(slow.fix, HasSubstr("unset the UCX_* variables"));
   const Check full =
       JudgeDataPlane({absl::ResourceExhaustedError("/dev/shm is full"), "OpenSSL 3"});
   EXPECT_EQ(full.result, Check::kWarn);
@@ -66,6 +70,17 @@ TEST(Checks, SayWhatTheyFoundHereAndHowToMendIt) {
     EXPECT_FALSE(check.finding.empty()) << check.name;
     EXPECT_EQ(check.result <= Check::kOk, check.fix.empty()) << check.name;
   }
+}
+
+TEST(Checks, SayThatUcxTlsOpensNothingInsideAHost) {
+  setenv("UCX_TLS", "all", 1);
+  const absl::Cleanup unset = [] { unsetenv("UCX_TLS"); };
+  const std::vector<Check> checks = RunChecks();
+  const auto ucx = std::find_if(checks.begin(), checks.end(),
+                                [](const Check& check) { return check.name == "ucx"; });
+  ASSERT_NE(ucx, checks.end());
+  EXPECT_THAT(ucx->finding, testing::ContainsRegex("on this host over (posix|sysv)"));
+  EXPECT_THAT(ucx->finding, HasSubstr("of UCX_TLS=all only shared memory"));
 }
 
 TEST(Doctor, BreaksWhatIsLongBelowItself) {

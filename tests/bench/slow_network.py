@@ -98,10 +98,6 @@ def worker_environment(net, rank):
     return {**master, **ranks, "GLOO_SOCKET_IFNAME": "eth0"}
 
 
-# UCX would find other ways between namespaces of one machine than the cable.
-UCX = {"UCX_TLS": "tcp,self", "UCX_NET_DEVICES": "eth0"}
-
-
 def start_services(options, net, folder, log):
     """A coordinator and servers; returns when the coordinator listens."""
     control = f"{net.address('coordinator')}:{CONTROL_PORT}"
@@ -119,13 +115,13 @@ def start_services(options, net, folder, log):
     for server in range(options.servers):
         listen = f"{net.address(f'server{server}')}:{CONTROL_PORT}"
         flags = ["server", "--coordinator", control, "--listen", listen, "--engine-threads", 1]
-        net.start(f"server{server}", [*serve, *flags, *common], log, UCX)
+        net.start(f"server{server}", [*serve, *flags, *common], log)
     return control
 
 
 def start_syncline(options, net, run, log):
     control = start_services(options, net, run["folder"], log)
-    job = {"SYNCLINE_COORDINATOR": control, "SYNCLINE_JOB": "slow-network", "SYNCLINE_RUN_ID": "1", **UCX}
+    job = {"SYNCLINE_COORDINATOR": control, "SYNCLINE_JOB": "slow-network", "SYNCLINE_RUN_ID": "1"}
     command = [options.bin / "fashion_mnist", *training_flags(options, run)]
     return [
         net.start(f"worker{rank}", command, log, {**worker_environment(net, rank), **job}) for rank in range(WORKERS)

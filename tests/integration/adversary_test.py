@@ -14,6 +14,7 @@ import socket
 import ssl
 import struct
 import time
+import unittest
 import urllib.request
 from collections import Counter, deque
 from unittest import mock
@@ -63,6 +64,18 @@ class PortScan(cluster.ClusterTest):
             server, others = self.start_server(*flags)
             self.assert_data_ports(server, 0, others)
 
+    def test_inside_a_host_ucx_tls_opens_none_either(self):
+        # It is set for whole clusters, for MPI's sake.
+        for wanted in ("all", "tcp,self", "tcp,self,posix"):
+            with mock.patch.dict(os.environ, UCX_TLS=wanted):
+                server, others = self.start_server()
+                worker = self.worker(0, 1, "--steps", "3", job=wanted.replace(",", "-"))
+                worker.await_line("^joined")
+                self.assertEqual(listening_ports(worker.process.pid), set())
+            self.assert_data_ports(server, 0, others)
+            self.assertEqual(server.text().count("UCX_TLS names more than shared memory"), 1, server.text())
+            self.assertEqual(worker.wait(), 0, worker.text())
+
     def test_tls_opens_a_port_for_each_engine_and_none_of_ucx(self):
         server, others = self.start_server("--data-plane", "tls")
         self.assert_data_ports(server, ENGINES, others)
@@ -78,6 +91,14 @@ class PortScan(cluster.ClusterTest):
         server.await_line("shared memory in a host, TLS 1.3 between hosts")
         control, admin = server.await_line(r"ready control=(\S+) admin=(\S+)").groups()
         self.assert_data_ports(server, ENGINES, {port_of(control), port_of(admin)})
+
+    @unittest.skipIf(os.path.exists("/sys/class/infiniband"), "an RDMA device may be here")
+    def test_rdma_is_refused_where_no_device_is(self):
+        server = self.serve("rdma", "--role", "server", "--coordinator", self.address,
+                            "--data-plane", "rdma", "--rdma-fabric", "isolated")  # fmt: skip
+        self.assertNotEqual(server.wait(), 0, server.text())
+        self.assertRegex(server.text(), "no RDMA device .*--data-plane tls")
+        self.assertNotIn("ready", server.text())
 
     def test_the_status_says_which_way_is_used_and_why(self):
         self.start_server("--data-plane", "tls")

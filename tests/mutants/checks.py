@@ -282,4 +282,16 @@ CHECKS = [
         ("a user's group opens its queues", "comm/transport/ucx/queue_memory.cc",
          "state.shm_perm.mode = kUserOnly;", ""),
     ),
+    *within(
+        "comm_transport_ucx_test",
+        "Transports*:Resources*",
+        ("UCX_TLS opens UCX's sockets inside a host", "comm/transport/ucx/transports.cc",
+         "return ChooseInsideHost(memory, wish);", "if (wanted != nullptr) break;\n      return ChooseInsideHost(memory, wish);"),
+        ("UCX_TLS opens UCX's sockets beside RDMA", "comm/transport/ucx/transports.cc",
+         "const bool is_safe = IsPlainName(name) && name != \"tcp\" &&", "const bool is_safe = IsPlainName(name) &&"),
+        ("UCX opens what it was not told to", "comm/transport/ucx/transports.cc",
+         "!IsOfOneHost(transport) : transport == \"tcp\") {", "transport.empty() : transport.empty()) {"),
+        ("RDMA without a device waits for peers that cannot come", "comm/transport/ucx/transports.cc",
+         "return reach == Reach::kRdma && !has_rdma ?", "return reach == Reach::kRdma && false && !has_rdma ?"),
+    ),
 ]

@@ -4,8 +4,10 @@
 #include <cstdio>
 #include <cstdlib>
 #include <sstream>
+#include <utility>
 
 #include "absl/strings/match.h"
+#include "absl/strings/str_split.h"
 
 namespace syncline {
 namespace {
@@ -20,6 +22,23 @@ std::string LaneOf(const std::string& line) {
   return name.substr(0, name.rfind('.'));
 }
 
+void AddOnce(std::vector<std::string>& all, std::string one) {
+  if (std::find(all.begin(), all.end(), one) == all.end()) all.push_back(std::move(one));
+}
+
+// What `print` writes to the stream that it is given.
+template <typename Print>
+std::string TextOf(Print print) {
+  char* text = nullptr;
+  size_t bytes = 0;
+  FILE* stream = open_memstream(&text, &bytes);
+  print(stream);
+  std::fclose(stream);
+  std::string all(text, bytes);
+  std::free(text);
+  return all;
+}
+
 }  // namespace
 
 std::vector<std::string> ParseLanes(const std::string& info) {
@@ -27,21 +46,30 @@ std::vector<std::string> ParseLanes(const std::string& info) {
   std::istringstream lines(info);
   for (std::string line; std::getline(lines, line);) {
     if (!absl::StrContains(line, "lane[") || !absl::StrContains(line, "]:")) continue;
-    const std::string lane = LaneOf(line);
-    if (std::find(lanes.begin(), lanes.end(), lane) == lanes.end()) lanes.push_back(lane);
+    AddOnce(lanes, LaneOf(line));
   }
   return lanes;
 }
 
+// "#      resource 1  :  md 1  dev 1  flags -- tcp/lo" has "tcp/lo".
+std::vector<std::string> ParseResources(const std::string& info) {
+  std::vector<std::string> resources;
+  std::istringstream lines(info);
+  for (std::string line; std::getline(lines, line);) {
+    const std::vector<std::string> words =
+        absl::StrSplit(line, ' ', absl::SkipWhitespace());
+    if (words.size() < 3 || words[1] != "resource") continue;
+    AddOnce(resources, words.back());
+  }
+  return resources;
+}
+
 std::vector<std::string> LanesOf(ucp_ep_h endpoint) {
-  char* text = nullptr;
-  size_t bytes = 0;
-  FILE* stream = open_memstream(&text, &bytes);
-  ucp_ep_print_info(endpoint, stream);
-  std::fclose(stream);
-  const std::string info(text, bytes);
-  std::free(text);
-  return ParseLanes(info);
+  return ParseLanes(TextOf([&](FILE* out) { ucp_ep_print_info(endpoint, out); }));
+}
+
+std::vector<std::string> ResourcesOf(ucp_context_h context) {
+  return ParseResources(TextOf([&](FILE* out) { ucp_context_print_info(context, out); }));
 }
 
 }  // namespace syncline

@@ -27,5 +27,17 @@ TEST(Lanes, AreReadFromWhatUcxPrintsForHumans) {
   EXPECT_THAT(ParseLanes("lane[x no end\nlane[]:"), ElementsAre(""));
 }
 
+TEST(Lanes, ResourcesAreReadTheSameWay) {
+  EXPECT_THAT(ParseResources("# UCP context\n"
+                             "#     component 1  :  tcp\n"
+                             "#            md 0  :  component 0  self \n"
+                             "#      resource 0  :  md 0  dev 0  flags -- self/memory0\n"
+                             "#      resource 1  :  md 1  dev 1  flags a- tcp/lo\n"
+                             "#      resource 2  :  md 1  dev 1  flags -- tcp/lo\n"
+                             "# resource\n"),
+              ElementsAre("self/memory0", "tcp/lo"));
+  EXPECT_THAT(ParseResources(""), ElementsAre());
+}
+
 }  // namespace
 }  // namespace syncline

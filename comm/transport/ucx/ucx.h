@@ -3,7 +3,7 @@
 // large ones by rendezvous.
 //
 // Security: UCX trusts whoever can reach its sockets (README.md). kHostOnly therefore
-// opens none.
+// opens none, whatever UCX_TLS says (transports.h).
 //
 // Thread safety: as transport.h says; the calling thread becomes the loop thread.
 //
@@ -26,7 +26,8 @@ enum class Reach {
   kNetwork,   // all devices of the host listen, TCP's too; for tests and measuring
 };
 
-// An environment variable UCX_… that the user has set wins over what is chosen here.
+// An environment variable UCX_… that the user has set wins over what is chosen here, but
+// UCX_TLS only chooses among what `reach` allows.
 struct UcxOptions {
   Reach reach = Reach::kHostOnly;
   // How often UCX looks whether the process behind an idle endpoint still exists, where
@@ -41,7 +42,8 @@ struct UcxOptions {
   int also_wakes = -1;
 };
 
-// `receiver` outlives the transport. Unavailable when UCX finds no usable device.
+// `receiver` outlives the transport. Unavailable when UCX finds no usable device;
+// FailedPrecondition when it is to use RDMA and has none here.
 absl::StatusOr<std::unique_ptr<Transport>> CreateUcxTransport(const UcxOptions& options,
                                                               Receiver& receiver);
 

@@ -15,11 +15,14 @@
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "comm/base/limits.h"
 #include "comm/base/sanitizers.h"
 #include "comm/base/status.h"
+#include "comm/transport/ucx/lanes.h"
 #include "comm/transport/ucx/process_watch.h"
 #include "comm/transport/ucx/queue_memory.h"
+#include "comm/transport/ucx/transports.h"
 
 namespace syncline {
 namespace {
@@ -32,31 +35,33 @@ struct Setting {
   std::vector<const char*> variables;
 };
 
-std::string TransportsFor(Reach reach, QueueMemory memory) {
-  const bool is_posix = memory == QueueMemory::kPosix;
-  const char* but = is_posix ? "sysv" : "posix";
-  switch (reach) {
-    case Reach::kHostOnly:
-      break;
-    case Reach::kRdma:
-      return absl::StrCat("^cma,tcp,", but);
-    case Reach::kNetwork:
-      return absl::StrCat("^cma,", but);
-  }
-  return is_posix ? "posix,self" : "sysv,self";
-}
-
 // UCX 1.13 crashes in its keepalive (ucp_ep_do_uct_ep_am_keepalive, on a lane that is being
 // closed): it is off where pidfds tell the end of every peer.
 bool UcxLooksForEnds(Reach reach) {
   return reach != Reach::kHostOnly || ProcessWatch::Open(getpid()) == nullptr;
 }
 
+// Once, as a server has many transports.
+void SayWhatIsIgnored(const TransportChoice& choice, const UcxOptions& options) {
+  if (choice.ignored.empty()) return;
+  static std::once_flag once;
+  std::call_once(once, [&] {
+    options.log.Warning(
+        options.reach == Reach::kHostOnly
+            ? "UCX_TLS names more than shared memory, which alone is used inside a host"
+            : "UCX_TLS names TCP, which is never used beside RDMA",
+        {{"ignored", absl::StrJoin(choice.ignored, ",")}, {"used", choice.tls}});
+  });
+}
+
 std::vector<Setting> SettingsFor(const UcxOptions& options) {
+  const TransportChoice choice = ChooseTransports(
+      options.reach, QueueMemoryFor(DevShmBytes()), std::getenv("UCX_TLS"));
+  SayWhatIsIgnored(choice, options);
   return {
-      // CMA asks the kernel for every copy, fails in containers, and is slower than
-      // shared memory.
-      {"TLS", TransportsFor(options.reach, QueueMemoryFor(DevShmBytes())), {"UCX_TLS"}},
+      // The user's wish is in it (transports.h). CMA asks the kernel for every copy, fails
+      // in containers, and is slower than shared memory.
+      {"TLS", choice.tls, {}},
       // Shared memory is not registered. Without the cache UCX does not patch mmap,
       // munmap and madvise of
       // the whole process.
@@ -208,6 +213,7 @@ absl::Status UcxWorker::Open(const UcxOptions& options) {
   params.features = UCP_FEATURE_AM | UCP_FEATURE_WAKEUP;
   SYNCLINE_RETURN_IF_ERROR(
       StatusFromUcx(ucp_init(&params, config, &context_), "opening UCX"));
+  SYNCLINE_RETURN_IF_ERROR(CheckResources(options.reach, ResourcesOf(context_)));
 
   ucp_worker_params_t worker_params = {};
   worker_params.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE;

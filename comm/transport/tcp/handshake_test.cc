@@ -4,6 +4,7 @@
 #include <openssl/x509.h>
 
 #include <array>
+#include <cstring>
 #include <memory>
 #include <span>
 #include <string>
@@ -64,7 +65,7 @@ TEST(TcpHandshake, AStrangerGetsNoMemoryBeyondThatOfOne) {
 // Somebody on the way who answers in the server's place, by a certificate of their own.
 class FalseServer {
  public:
-  FalseServer()
+  explicit FalseServer(int newest_version = TLS1_3_VERSION)
       : key_(EVP_EC_gen("P-256")),
         certificate_(X509_new()),
         context_(SSL_CTX_new(TLS_server_method())),
@@ -76,6 +77,7 @@ class FalseServer {
     EXPECT_GT(X509_sign(certificate, key_.get(), EVP_sha256()), 0);
     EXPECT_EQ(SSL_CTX_use_certificate(context_.get(), certificate), 1);
     EXPECT_EQ(SSL_CTX_use_PrivateKey(context_.get(), key_.get()), 1);
+    EXPECT_EQ(SSL_CTX_set_max_proto_version(context_.get(), newest_version), 1);
   }
   std::string address() const { return EncodeTcpAddress("127.0.0.1", listener_.port); }
 
@@ -118,6 +120,72 @@ TEST(TcpHandshake, ACertificateIsNoKey) {
       },
       [&] { return !failure.ok() || !server.heard().empty(); }));
   EXPECT_EQ(server.heard(), "");
+}
+
+// Somebody who has the key, and speaks TLS 1.2 at most: with any cipher, and with the key as
+// that version takes it.
+class OldClient {
+ public:
+  explicit OldClient(const std::string& address)
+      : context_(SSL_CTX_new(TLS_client_method())),
+        fd_(*DialTo(*ParseTcpAddress(address))),
+        ssl_(SSL_new(context_.get())) {
+    EXPECT_EQ(SSL_set_max_proto_version(ssl_.get(), TLS1_2_VERSION), 1);
+    EXPECT_EQ(SSL_set_cipher_list(ssl_.get(), "ALL:@SECLEVEL=0"), 1);
+    SSL_set_psk_client_callback(ssl_.get(), UseKey);
+    SSL_set_fd(ssl_.get(), fd_.get());
+  }
+
+  // Whether it is in. Until the connection is made it has nothing to say.
+  bool Pump() { return SSL_connect(ssl_.get()) == 1; }
+
+ private:
+  // NOLINTNEXTLINE(readability-function-size): OpenSSL says what it is called with.
+  static unsigned UseKey(SSL*, const char*, char* identity, unsigned identity_bytes,
+                         unsigned char* key, unsigned key_bytes) {
+    const PeerKey alice = Alice();
+    if (alice.identity.size() >= identity_bytes || SecretKey::kBytes > key_bytes)
+      return 0;
+    std::memcpy(identity, alice.identity.c_str(), alice.identity.size() + 1);
+    std::memcpy(key, alice.key.bytes().data(), SecretKey::kBytes);
+    return SecretKey::kBytes;
+  }
+
+  Owned<SSL_CTX, SSL_CTX_free> context_;
+  UniqueFd fd_;
+  Owned<SSL, SSL_free> ssl_;
+};
+
+// Without the least version a server would look for a cipher of TLS 1.2, find none, and
+// refuse as well: which of the two it was tells whether it is there.
+TEST(TcpHandshake, AnOlderTlsIsRefusedForItsVersion) {
+  TcpNode server({});
+  OldClient client(server.transport->address());
+  bool is_in = false;
+  ASSERT_TRUE(RunUntil(
+      [&] {
+        is_in |= client.Pump();
+        server.transport->Progress();
+      },
+      [&] { return is_in || !server.acceptor.refused.empty(); }));
+  EXPECT_FALSE(is_in);
+  EXPECT_EQ(server.acceptor.last_refused.refusal, Refusal::kHandshake);
+  EXPECT_THAT(server.acceptor.last_refused.why, HasSubstr("unsupported protocol"));
+}
+
+TEST(TcpHandshake, NoOlderTlsIsOffered) {
+  FalseServer server(TLS1_2_VERSION);
+  TcpNode dialler({});
+  absl::Status failure;
+  const auto endpoint = dialler.Dial(
+      server.address(), {.on_failure = [&](const auto& status) { failure = status; }});
+  ASSERT_TRUE(RunUntil(
+      [&] {
+        dialler.transport->Progress();
+        server.Pump();
+      },
+      [&] { return !failure.ok(); }));
+  EXPECT_THAT(std::string(failure.message()), HasSubstr("alert protocol version"));
 }
 
 }  // namespace

@@ -45,8 +45,8 @@ TEST(Transports, OfAHostAreThoseOfTheUserWhereTheyAreSharedMemory) {
 }
 
 TEST(Transports, OfAHostAreNeverAnythingElse) {
-  for (const std::string wanted : {"all", "tcp", "sm", "\\tcp", "tcp:aux", "t*", "rc_mlx5",
-                                   "cma", "posix:aux", "TCP"}) {
+  for (const std::string wanted : {"all", "tcp", "sm", "\\tcp", "tcp:aux", "t*",
+                                   "rc_mlx5", "cma", "posix:aux", "TCP"}) {
     const TransportChoice choice = InsideHost(wanted.c_str());
     EXPECT_EQ(choice.tls, "posix,self") << wanted;
     EXPECT_THAT(choice.ignored, ElementsAre(wanted));
@@ -107,7 +107,8 @@ int Listening() {
     int fd = 0, listens = 0;
     socklen_t bytes = sizeof(listens);
     if (!absl::SimpleAtoi(entry.path().filename().string(), &fd)) continue;
-    if (getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &bytes) == 0) count += listens;
+    if (getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &bytes) == 0)
+      count += listens;
   }
   return count;
 }
@@ -139,7 +140,8 @@ TEST(Transports, ListenNowhereInsideAHostWhateverUcxConfSays) {
   char folder[] = "/tmp/ucx_conf_XXXXXX";
   ASSERT_NE(mkdtemp(folder), nullptr);
   const absl::Cleanup remove = [&] { std::filesystem::remove_all(folder); };
-  std::ofstream(std::string(folder) + "/ucx.conf") << "UCX_TLS=all\nUCX_NET_DEVICES=all\n";
+  std::ofstream(std::string(folder) + "/ucx.conf")
+      << "UCX_TLS=all\nUCX_NET_DEVICES=all\n";
   setenv("UCX_CONFIG_DIR", folder, 1);
   const absl::Cleanup unset = [] { unsetenv("UCX_CONFIG_DIR"); };
   RecordingReceiver receiver;

@@ -13,6 +13,7 @@ import signal
 import socket
 import ssl
 import struct
+import subprocess
 import time
 import unittest
 import urllib.request
@@ -426,10 +427,23 @@ def knock(port, opening, source):
 
 
 class MalformedOpenings(LeashedTest):
-    """Many of them at every port of services that a job runs on."""
+    """Many of them at every port of services that a job runs on, and of the authority that gives them certificates."""
 
     servers = 1
     server_flags = ("--data-plane", "tls", "--engine-threads", str(ENGINES))
+
+    def certs(self, *arguments):
+        run = subprocess.run([f"{cluster.BUILD}/syncline", "certs", *arguments], cwd=self.directory,
+                             capture_output=True, text=True, timeout=PATIENCE)  # fmt: skip
+        self.assertEqual(run.returncode, 0, run.stderr)
+        return run.stdout.strip()
+
+    def start_authority(self):
+        authority = os.path.join(self.directory, "certs")
+        self.certs("init", authority)
+        self.authority = self.start("authority", [f"{cluster.BUILD}/syncline", "certs", "serve", authority,
+                                                  "--listen", "127.0.0.1:0"])  # fmt: skip
+        return self.authority.await_line(r"ready join=(\S+)").group(1)
 
     def knock_often(self, ports, count, openings):
         waiting = deque()
@@ -453,9 +467,11 @@ class MalformedOpenings(LeashedTest):
         return self.figures(process)[0]
 
     def test_end_no_service_and_take_neither_descriptors_nor_memory(self):
-        services = [self.coordinator, *self.server_processes]
+        address = self.start_authority()
+        services = [self.coordinator, *self.server_processes, self.authority]
         ports = sorted(set().union(*(listening_ports(service.process.pid) for service in services)))
-        self.assertEqual(len(ports), 3 + ENGINES, "control, two of admin, and the engines'")
+        self.assertEqual(len(ports), 4 + ENGINES, "control, two of admin, the authority's, and the engines'")
+        self.assertIn(port_of(address), ports)
         self.allow(5)
         workers = [self.worker(rank, 2, "--steps", "20", "--leash", self.leash) for rank in range(2)]
         self.await_steps(workers, 5)
@@ -472,6 +488,8 @@ class MalformedOpenings(LeashedTest):
         self.assert_same_end(workers)
         with urllib.request.urlopen(f"http://{self.admin}/status", timeout=PATIENCE) as reply:
             self.assertEqual(reply.status, 200)
+        token = self.certs("token", "certs", "--role", "reader", "--address", address)
+        self.certs("join", token, "--out", "machine")
 
 
 if __name__ == "__main__":

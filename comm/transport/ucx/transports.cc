@@ -78,14 +78,13 @@ bool IsRdma(absl::string_view resource) {
 
 absl::Status NoRdma(const std::vector<std::string>& resources) {
   return absl::FailedPreconditionError(absl::StrCat(
-      "--data-plane rdma, but UCX finds no RDMA device that it may use on this host (it "
-      "has ",
+      "--data-plane rdma, but UCX finds no RDMA device on this host that it may use "
+      "(only ",
       absl::StrJoin(resources, " "),
       "): peers on other hosts could not connect. `syncline doctor` and `ibv_devinfo` "
-      "show "
-      "devices, whose port must be active; a container needs /dev/infiniband and the "
-      "capability IPC_LOCK; UCX_TLS and UCX_NET_DEVICES must not leave them out. Without "
-      "RDMA give --data-plane tls"));
+      "show devices, whose port must be active; a container needs /dev/infiniband and "
+      "the capability IPC_LOCK; UCX_TLS and UCX_NET_DEVICES must not leave them out. "
+      "Without RDMA give --data-plane tls"));
 }
 
 }  // namespace

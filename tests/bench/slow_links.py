@@ -261,7 +261,7 @@ def parse():
     parser.add_argument("--elements", type=int, help="parameters of the model; 4 million, or 50 of the large one")
     parser.add_argument("--only", help="the cases of this rate: 10mbit, 100mbit or 1gbit; or: large, restless")
     parser.add_argument("--servers", type=int, help="the cases of so many servers")
-    parser.add_argument("--congestion", help="TCP's congestion control in the namespaces; the machine's own by default")
+    parser.add_argument("--congestion", help="TCP's congestion control in the namespaces: reno, cubic, bbr; the machine's own by default")
     parser.add_argument("--json", type=pathlib.Path, help="write the figures here")
     return parser.parse_args()
 

@@ -40,6 +40,23 @@ while peer.recv(1 << 16):
     pass
 """
 
+# Says how its TCP finds out what it may send; listens with "-", or calls who does.
+ASK = """
+import socket, sys, time
+own, peer = sys.argv[1:]
+if peer == "-":
+    called, _ = socket.create_server((own, 11)).accept()
+else:
+    for attempt in range(300):
+        try:
+            called = socket.create_connection((peer, 11), timeout=60)
+            break
+        except OSError:
+            time.sleep(0.1)
+print(called.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16).rstrip(bytes(1)).decode())
+"""
+CONTROLS = Path("/proc/sys/net/ipv4/tcp_available_congestion_control").read_text().split()
+
 
 @unittest.skipIf(hosts.missing(PREFIX) is not None, hosts.missing(PREFIX))
 class HostsTest(unittest.TestCase):
@@ -76,6 +93,17 @@ class HostsTest(unittest.TestCase):
             after = net.sent()
             for host in ("a", "b"):
                 self.assertGreaterEqual(after[host] - before[host], 84, host)
+
+    def test_who_calls_and_who_is_called_send_as_they_are_told(self):
+        for algorithm in CONTROLS:
+            with hosts.Hosts(PREFIX, ["a", "b"], networks=["control", "data"]) as net, tempfile.TemporaryFile() as log:
+                net.set_congestion(algorithm)
+                here, there = (net.address(host, "data") for host in "ab")
+                ask = [sys.executable, "-c", ASK]
+                for process in (net.start("b", [*ask, there, "-"], log), net.start("a", [*ask, here, there], log)):
+                    self.assertEqual(process.wait(60), 0)
+                log.seek(0)
+                self.assertEqual(log.read().decode().split(), [algorithm] * 2)
 
     def test_namespaces_are_gone_afterwards(self):
         with hosts.Hosts(PREFIX, ["a"]):

@@ -1,9 +1,12 @@
 """Tensors of GPUs, copied to host memory, on a stand-in for one: what programs do in host memory works there, too. Of GPUs that run the
 session's codecs: on_device_test.py; of real ones: cuda_test.py."""
 import contextlib
+import gc
 import math
+import os
 import threading
 import unittest
+import weakref
 from unittest import mock
 
 import average_test
@@ -114,6 +117,24 @@ class Staging(support.ServersTest):
         session.wait(tensor)
         self.assertTrue(torch.equal(tensor.weights, torch.full((4,), -2.0)), tensor.weights)
         self.assertEqual(session.step, 1)
+
+    def test_keeps_pinned_memory_in_forked_children(self):  # which torch may not free there
+        memory = []
+
+        class Watched(StandIn):
+            def host_like(self, tensor):
+                memory.append(weakref.ref(host := super().host_like(tensor)))
+                return host
+
+        session, [tensor] = self.session(Watched())
+        with on(session._stage._placed[tensor.id]._device):
+            session.push_pull(tensor, torch.ones(4))
+            session.wait(tensor)
+        child = os.fork()
+        if child == 0:
+            os._exit(0 if gc.get_freeze_count() and all(one() is not None for one in memory) else 1)
+        self.assertEqual(os.waitpid(child, 0)[1], 0)
+        self.assertEqual(len(memory), 2)  # weights and their gradient
 
     def test_keeps_the_order_of_pushes_and_skips(self):
         device = StandIn()

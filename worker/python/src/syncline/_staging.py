@@ -179,11 +179,14 @@ def device_of(array: Any, name: str) -> Optional[Device]:
 class Staged:
     """A tensor of a GPU, and the host memory that the session knows it by. Threads: one at a time."""
 
+    exist = False  # once one was made in this process
+
     def __init__(self, device: Device, weights: Any, name: str, why: str) -> None:
         self.why = why  # it is not known by its memory there
         self._device = device
         self._weights = weights.data  # to be written without a word to autograd, as the session writes host memory
         self._host = device.host_like(weights)
+        Staged.exist = True
         self._host.copy_(self._weights)
         self.memory = memory_of(self._host, name)
         self.device_name = str(weights.device)

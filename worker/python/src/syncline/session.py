@@ -16,6 +16,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import ctypes
+import gc
 import functools
 import logging
 import os
@@ -59,7 +60,7 @@ class Tensor:
 class Session(_lent.Allocator):
     """A process's place in a job. Methods may be called by any thread, for each tensor by one at a time.
 
-    Options, all of them strings or numbers: coordinator ("HOST:PORT"), job, run_id, rank, world_size, optimizer
+    Options, all of them strings or numbers: coordinator ("HOST:PORT"), job, run_id, rejoin (1: this rank was in the run before; `JobOver` where the others have finished it), rank, world_size, optimizer
     ("adamw:lr=0.001"), state, schedule ("cosine:total_steps=1000"), gradient ("clip_global_norm=1"), loss_scaling
     ("torch"), nonfinite_steps ("skip"), accumulate_steps, accumulate_on, aggregation, mode ("ssp:3", "bsp:quorum=3"),
     push ("topk:ratio=0.01"), publish ("int8"), preset ("sparseloco": sets optimizer, push and publish), codec_threads
@@ -443,6 +444,7 @@ class Session(_lent.Allocator):
         self._calls.forget(
             f"this process was forked from process {os.getppid()}, which holds the session: open sessions after the fork, "
             "or start children by spawn (multiprocessing.set_start_method('spawn'))")
+        _of_parent.append(self._stage)
         self._stage = _staging.Stage()
         if self._servers is not None:
             self._servers.forget()
@@ -485,7 +487,13 @@ def _close_all() -> None:
         session._close_at_end()
 
 
+# In a forked child: torch ends a process that frees pinned memory of its parent, be it by the garbage collector.
+_of_parent: list[_staging.Stage] = []
+
+
 def _forget_all() -> None:
+    if _staging.Staged.exist:
+        gc.freeze()
     for session in list(_open_sessions):
         session._after_fork()
 

@@ -181,6 +181,7 @@ absl::Status Launcher::StartWorker(const WorkerPlan& worker) {
   spec.env.emplace_back("TORCHELASTIC_ERROR_FILE", ErrorPath(worker.name));
   spec.env.emplace_back("TORCHELASTIC_RESTART_COUNT",
                         absl::StrCat(restarts_[worker.rank]));
+  if (restarts_[worker.rank] > 0) spec.env.emplace_back("SYNCLINE_REJOIN", "1");
   SYNCLINE_ASSIGN_OR_RETURN(const HostPort coordinator, ParseHostPort(coordinator_.substr(
                                                             0, coordinator_.find(','))));
   spec.env.emplace_back("SYNCLINE_COORDINATOR", coordinator_);
@@ -280,7 +281,15 @@ absl::Status Launcher::OnExit(const ProcessEvent& event) {
   if (worker == nullptr) {
     return event.name == kCoordinator ? OnCoordinatorDeath(event) : OnServerDeath(event);
   }
-  if (!Succeeded(event.wait_status)) return OnWorkerFailure(*worker, event);
+  const bool came_too_late = restarts_[worker->rank] > 0 &&
+                             FailureOfExit(event.wait_status) == Failure::kJobOver;
+  if (came_too_late) {
+    Say(absl::StrFormat("worker %d came back to a job that is over: the others have "
+                        "finished it; it is not started again",
+                        worker->rank));
+  } else if (!Succeeded(event.wait_status)) {
+    return OnWorkerFailure(*worker, event);
+  }
   ForgetError(*worker);  // it has got over it
   return absl::OkStatus();
 }

@@ -24,6 +24,24 @@ TEST_F(LauncherTest, GoesOnWithoutAWorkerThatIsExcluded) {
   EXPECT_EQ(std::ranges::count(ran, '1'), 1) << "it is not started again";
 }
 
+// The others have finished the job while it was away.
+TEST_F(LauncherTest, IsDoneWhenAWorkerItStartedAgainCameTooLate) {
+  options_.workers = 2;
+  options_.max_restarts = 3;
+  options_.restart_pause = absl::ZeroDuration();
+  const auto code = Run(absl::StrCat(
+      "echo $RANK >> ", Path("ran"), "; if [ $RANK = 0 ]; then exit 0; fi; ",
+      "if [ -n \"$SYNCLINE_REJOIN\" ]; then exit 144; fi; exit 1"));
+  ASSERT_TRUE(code.ok()) << code.status();
+  EXPECT_EQ(*code, kExitDone);
+  EXPECT_EQ(std::ranges::count(Read("ran"), '1'), 2) << "once, and once again";
+}
+
+TEST_F(LauncherTest, TakesThatOfAWorkerItDidNotStartAgainForAFailure) {
+  options_.workers = 1;
+  EXPECT_FALSE(Run("exit 144").ok());
+}
+
 // With the code by which a supervisor knows not to start it again on this host.
 TEST_F(LauncherTest, EndsWithItsLastWorkerThatIsExcluded) {
   options_.max_restarts = 3;

@@ -41,6 +41,8 @@ Failure FailureOfExit(int wait_status) {
       return Failure::kRetryable;
     case kExitExcluded:
       return Failure::kExcluded;
+    case kExitJobOver:
+      return Failure::kJobOver;
     default:
       return Failure::kNone;
   }

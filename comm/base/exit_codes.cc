@@ -28,6 +28,8 @@ int ExitCodeOf(const absl::Status& status) {
       return kExitRetryable;
     case Failure::kExcluded:
       return kExitExcluded;
+    case Failure::kJobOver:
+      return kExitJobOver;
     case Failure::kNone:
       break;
   }

@@ -23,6 +23,7 @@ enum ExitCode : int {
   kExitRetryable = 138,    // stalled or servers lost: starting again is safe
   kExitExcluded = 140,     // from its job, as a straggler: not to be started again here
   kExitTerminated = 143,   // 128 + SIGTERM, after a clean stop
+  kExitJobOver = 144,      // came back too late: the others have finished the job
 };
 
 // The exit code for `status`: its Failure (comm/base/failure.h) decides, then its code.

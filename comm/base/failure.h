@@ -30,6 +30,7 @@ enum class Failure {
   kDeviceFailed,     // a GPU failed, or what ran on it, and with it this process
   kRetryable,        // stalled, or servers were lost: starting again is safe
   kExcluded,         // a worker that held up all others: on this host it is to wait
+  kJobOver,          // a worker came back to a job that the others have finished
 };
 
 inline constexpr char kFailurePayloadUrl[] = "syncline.Failure";
@@ -40,7 +41,7 @@ struct FailureName {
 };
 
 // Names are the payload's bytes on the wire: they may be added to, never changed.
-inline constexpr std::array<FailureName, 9> kFailureNames = {{
+inline constexpr std::array<FailureName, 10> kFailureNames = {{
     {Failure::kUsage, "usage"},
     {Failure::kPortInUse, "port_in_use"},
     {Failure::kStateUnusable, "state_unusable"},
@@ -50,6 +51,7 @@ inline constexpr std::array<FailureName, 9> kFailureNames = {{
     {Failure::kDeviceFailed, "device_failed"},
     {Failure::kRetryable, "retryable"},
     {Failure::kExcluded, "excluded"},
+    {Failure::kJobOver, "job_over"},
 }};
 
 inline absl::Status WithFailure(absl::Status status, Failure failure) {

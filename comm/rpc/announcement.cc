@@ -28,6 +28,7 @@ Announcement Announce(const v1::JobSpec& job, const WorkerIdentity& worker) {
   hello.set_name(worker.name);
   hello.set_failure_timeout_ms(
       static_cast<uint32_t>(absl::ToInt64Milliseconds(worker.failure_timeout)));
+  hello.set_rejoins(worker.rejoins);
   hello.set_job(job.name());
   hello.set_job_digest(Sha256(spec));
   hello.set_job_bytes(spec.size());

@@ -32,6 +32,7 @@ struct WorkerIdentity {
   std::string run_id = {};
   std::string name = {};
   absl::Duration failure_timeout = absl::ZeroDuration();  // zero: not said
+  bool rejoins = false;
 };
 
 Announcement Announce(const v1::JobSpec& job, const WorkerIdentity& worker);

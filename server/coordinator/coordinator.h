@@ -126,6 +126,8 @@ struct WorkerHello {
   uint64_t session_key = 0;  // drawn by the shell
   SecretKey key = {};        // likewise: all that it shares with servers comes from it
   std::optional<HeldMembership> member = std::nullopt;  // of one that comes back
+  // As another process or session of a worker that was in a run, with which it means to go on.
+  bool rejoins = false;
 };
 // What its hello announced.
 struct JobDeclaration {

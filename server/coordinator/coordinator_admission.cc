@@ -159,7 +159,11 @@ std::optional<absl::Status> Coordinator::Impl::MayJoin(
     const std::shared_ptr<const DeclaredJob>& declared, const WorkerHello& hello) {
   const auto known = jobs_.find(hello.job);
   if (known != jobs_.end()) known->second->EndIfAbandoned(hello.run_id, outputs_);
-  if (known == jobs_.end() || known->second->IsOver()) return Fits(declared);
+  if (known == jobs_.end()) return Fits(declared);
+  if (known->second->IsOver()) {
+    SYNCLINE_RETURN_IF_ERROR(known->second->CheckNotTooLate(hello));
+    return Fits(declared);
+  }
   if (const absl::Status same = known->second->CheckRun(hello, now_); !same.ok())
     return same;
   if (!known->second->WhyWait(hello, now_).empty()) return std::nullopt;

@@ -67,6 +67,9 @@ class Job {
   std::string WhyWait(const WorkerHello& hello, absl::Duration now) const;
   // FailedPrecondition (Failure::kJobRefused) for a worker of another run.
   absl::Status CheckRun(const WorkerHello& hello, absl::Duration now) const;
+  // Of a job that is over: that the worker is not one who was lost, and wants to go on with what
+  // the others have finished.
+  absl::Status CheckNotTooLate(const WorkerHello& hello) const;
   // A worker of this run that declares the same job. FailedPrecondition
   // (Failure::kJobRefused) when it may not join. REQUIRES: it has nothing to wait for.
   absl::Status Admit(ConnectionId connection, const WorkerHello& hello,

@@ -34,6 +34,22 @@ absl::Status Job::CheckRun(const WorkerHello& hello, absl::Duration now) const {
                               " workers; wait for its end or choose another --job"));
 }
 
+absl::Status Job::CheckNotTooLate(const WorkerHello& hello) const {
+  const bool is_finished = IsOver() && !failed_ && !was_stopped_;
+  const bool is_of_this_run =
+      run_id_.empty() || hello.run_id.empty() || run_id_ == hello.run_id;
+  if (!hello.rejoins || !is_finished || !is_of_this_run || !lost_.contains(hello.rank)) {
+    return absl::OkStatus();
+  }
+  return WithFailure(
+      absl::FailedPreconditionError(absl::StrCat(
+          "job '", spec_.name, "' is over: the others finished it at step ",
+          furthest_step_, " while worker ", hello.rank,
+          " was away, and nothing is left for it to do; to begin the job anew, start all "
+          "workers")),
+      Failure::kJobOver);
+}
+
 std::string Job::WhyWait(const WorkerHello& hello, absl::Duration now) const {
   if (IsEnding()) {
     return absl::StrCat("waits for the end of the last run of job '", spec_.name,

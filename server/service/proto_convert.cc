@@ -57,6 +57,7 @@ void WriteHello(const WorkerHello& hello, v1::WorkerHello& out) {
   out.set_run_id(hello.run_id);
   out.set_name(hello.name);
   if (hello.member) WriteMembership(*hello.member, *out.mutable_member());
+  out.set_rejoins(hello.rejoins);
 }
 
 void WriteWelcome(const WorkerWelcome& welcome, SharedBytes& shared,
@@ -144,7 +145,8 @@ absl::StatusOr<MemberBody> FromProto(const v1::MemberMessage& message) {
                          .rank = hello.rank(),
                          .run_id = hello.run_id(),
                          .name = hello.name(),
-                         .member = ReadMembership(hello)};
+                         .member = ReadMembership(hello),
+                         .rejoins = hello.rejoins()};
     }
     case v1::MemberMessage::kHeartbeat:
       return ReadBeat(message.heartbeat());

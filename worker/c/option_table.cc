@@ -27,6 +27,11 @@ absl::Status Set(uint32_t& option, const std::string& value) {
   return absl::InvalidArgumentError(absl::StrCat("'", value, "' is no whole number"));
 }
 
+absl::Status Set(bool& option, const std::string& value) {
+  if (absl::SimpleAtob(value, &option)) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("'", value, "' is neither 0 nor 1"));
+}
+
 absl::Status Set(std::optional<uint32_t>& option, const std::string& value) {
   if (value != "auto") return Set(option.emplace(), value);
   option.reset();
@@ -65,6 +70,7 @@ absl::Status SetEnum(Enum& option, const std::string& value, const TwoNames& nam
 }
 
 std::string Get(const std::string& option) { return option; }
+std::string Get(bool option) { return option ? "1" : "0"; }
 std::string Get(uint32_t option) { return absl::StrCat(option); }
 std::string Get(const std::optional<uint32_t>& option) {
   return option ? absl::StrCat(*option) : "auto";
@@ -144,6 +150,7 @@ constexpr std::array kOptions = {
     Of<&SessionOptions::coordinator>("coordinator"),
     Of<&SessionOptions::job>("job"),
     Of<&SessionOptions::run_id>("run_id"),
+    Of<&SessionOptions::rejoins>("rejoin"),
     Of<&SessionOptions::rank>("rank"),
     Of<&SessionOptions::world_size>("world_size"),
     Of<&SessionOptions::ranks>("ranks"),

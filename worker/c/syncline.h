@@ -105,7 +105,8 @@ SYNCLINE_API syncline_code syncline_options_new(syncline_options** out);
 SYNCLINE_API syncline_code syncline_options_from_env(syncline_options** out);
 SYNCLINE_API void syncline_options_free(syncline_options* options);
 
-/* Sets one option from a string. Keys: coordinator, job, run_id, rank, world_size, ranks (of a job whose
+/* Sets one option from a string. Keys: coordinator, job, run_id, rejoin (1: this rank was in the run before, and fails, instead of
+ * beginning another one, where the others have finished it), rank, world_size, ranks (of a job whose
  * workers are hosts: processes on all of them; 0: each worker is one), optimizer ("adamw:lr=0.001"), state, schedule ("cosine:..."), gradient ("clip_global_norm=1"), loss_scaling ("torch:..."), nonfinite_steps
  * (apply|skip), accumulate_steps, accumulate_on (server|worker), aggregation (rank_order|arrival), mode ("bsp",
  * "bsp:quorum=3,grace_ms=20", "ssp:staleness=3" or "ssp:3", "asp:age_power=1"), push, publish, preset (diloco,

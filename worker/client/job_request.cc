@@ -176,7 +176,8 @@ Announcement MakeAnnouncement(const SessionOptions& options,
   return Announce(job, {.rank = options.rank,
                         .run_id = options.run_id,
                         .name = ProcessName(),
-                        .failure_timeout = options.failure_timeout});
+                        .failure_timeout = options.failure_timeout,
+                        .rejoins = options.rejoins});
 }
 
 absl::StatusOr<JobLayout> ReadLayout(const v1::WorkerWelcome& welcome,

@@ -96,6 +96,9 @@ struct SessionOptions {
   std::string coordinator = "127.0.0.1:7070";  // SYNCLINE_COORDINATOR
   std::string job = "default";                 // SYNCLINE_JOB
   std::string run_id = {};  // SYNCLINE_RUN_ID: two runs may not share one job name
+  // SYNCLINE_REJOIN=1, set by launchers and elastic.run: this rank was in the run before, and
+  // fails with kJobOver, instead of beginning another one, where the others have finished it.
+  bool rejoins = false;
   uint32_t rank = 0;        // RANK, or the first of its usual substitutes (see FromEnv)
   uint32_t world_size = 1;  // WORLD_SIZE: the job begins when so many workers have joined
   // Of a job whose workers are hosts: how many processes of the program there are on all of

@@ -111,6 +111,9 @@ absl::StatusOr<SessionOptions> SessionOptions::FromEnv() {
   SYNCLINE_RETURN_IF_ERROR(ReadNumber(kRankVariables, options.rank));
   SYNCLINE_RETURN_IF_ERROR(ReadNumber(kWorldSizeVariables, options.world_size));
   SYNCLINE_RETURN_IF_ERROR(ReadDmlc(options));
+  uint32_t rejoins = 0;
+  SYNCLINE_RETURN_IF_ERROR(ReadNumber(std::array{"SYNCLINE_REJOIN"}, rejoins));
+  options.rejoins = rejoins != 0;
   SYNCLINE_RETURN_IF_ERROR(ReadJobSettings(options.settings));
   if (IsSet("SYNCLINE_CODEC_THREADS")) {
     SYNCLINE_RETURN_IF_ERROR(ReadNumber(std::array{"SYNCLINE_CODEC_THREADS"},

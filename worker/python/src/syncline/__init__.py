@@ -8,13 +8,13 @@ from syncline._asserts import assert_equal
 from syncline._library import version
 from syncline._report import Stats
 from syncline.errors import (AlreadyExists, Cancelled, DataLoss, DeadlineExceeded, DeviceFailed, Dropped, Error, FailedPrecondition,
-                             Internal, InvalidArgument, JobRefused, NotEqual, NotFound, PermissionDenied, ResourceExhausted,
+                             Internal, InvalidArgument, JobOver, JobRefused, NotEqual, NotFound, PermissionDenied, ResourceExhausted,
                              SessionClosed, Unauthenticated, Unavailable, VersionMismatch)
 from syncline.session import Session, Tensor, report, stats
 
 __all__ = [
     "AlreadyExists", "Cancelled", "DataLoss", "DeadlineExceeded", "DeviceFailed", "Dropped", "Error", "FailedPrecondition",
-    "Internal", "InvalidArgument", "JobRefused", "NotEqual", "NotFound", "PermissionDenied", "ResourceExhausted", "Session", "SessionClosed",
+    "Internal", "InvalidArgument", "JobOver", "JobRefused", "NotEqual", "NotFound", "PermissionDenied", "ResourceExhausted", "Session", "SessionClosed",
     "Stats", "Tensor", "Unauthenticated", "Unavailable", "VersionMismatch", "assert_equal", "report", "stats", "version",
 ]
 

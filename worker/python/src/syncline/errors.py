@@ -60,6 +60,12 @@ class JobRefused(FailedPrecondition):
     exit_code = 7
 
 
+class JobOver(FailedPrecondition):
+    """This worker was away, and the others have finished the job meanwhile: nothing is left for it to do."""
+
+    exit_code = 144
+
+
 class VersionMismatch(FailedPrecondition):
     """Worker and coordinator speak different protocols: install the same version on both sides."""
 
@@ -130,7 +136,7 @@ _BY_CODE: dict[int, type[Error]] = {
 }
 # Messages about two jobs of one name know the command line's --job only; programs choose a job in these ways.
 _OTHER_JOB = ' (choose a job by SYNCLINE_JOB, Session(job=…) or Optimizer(…, session={"job": …}))'
-_BY_EXIT_CODE: dict[int, type[Error]] = {kind.exit_code: kind for kind in (JobRefused, VersionMismatch, DeviceFailed)}
+_BY_EXIT_CODE: dict[int, type[Error]] = {kind.exit_code: kind for kind in (JobRefused, JobOver, VersionMismatch, DeviceFailed)}
 
 
 def error_of(code: int, message: str, exit_code: int) -> Error:

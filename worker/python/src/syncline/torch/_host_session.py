@@ -31,7 +31,7 @@ from syncline.torch._host_place import HostPlace, place_of
 _LOOK_AGAIN_S = 0.02
 _CLOSED = "the session was closed"
 # Of its options, what ranks of a host need not have alike.
-_OWN = ("coordinator", "job", "run_id", "rank", "world_size", "tls_cert", "tls_key", "tls_ca", "identities", "codec_threads",
+_OWN = ("coordinator", "job", "run_id", "rejoin", "rank", "world_size", "tls_cert", "tls_key", "tls_ca", "identities", "codec_threads",
         "failure_timeout", "start_timeout")
 
 

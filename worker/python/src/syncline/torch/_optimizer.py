@@ -135,6 +135,7 @@ class Optimizer(torch.optim.Optimizer):
         self._leave()
         rates = [group.get("lr") for group in self.param_groups]
         self._forget()
+        self._settings["rejoin"] = "1"  # so that it begins no other run where the others have finished this one
         self._join()
         for group, rate in zip(self.param_groups, rates):
             if rate is not None and rate != group["lr"]:

@@ -49,21 +49,6 @@ std::string DescribeFailure(const WorkerPlan& worker, const ProcessEvent& event)
                          absl::ToDoubleSeconds(event.lived));
 }
 
-bool Succeeded(int wait_status) {
-  return WIFEXITED(wait_status) && WEXITSTATUS(wait_status) == 0;
-}
-
-// Of a worker's, those that say something of the job; programs use the small ones for
-// much else.
-Failure FailureOfWorker(int wait_status) {
-  const Failure failure = FailureOfExit(wait_status);
-  const bool is_of_the_job =
-      failure == Failure::kRetryable || failure == Failure::kUnreachable ||
-      failure == Failure::kVersionMismatch || failure == Failure::kJobRefused ||
-      failure == Failure::kDeviceFailed || failure == Failure::kExcluded;
-  return is_of_the_job ? failure : Failure::kNone;
-}
-
 }  // namespace
 
 Launcher::Launcher(const RunOptions& options, LaunchPlan plan, std::string syncline)
@@ -284,7 +269,8 @@ absl::Status Launcher::OnExit(const ProcessEvent& event) {
   const bool came_too_late = restarts_[worker->rank] > 0 &&
                              FailureOfExit(event.wait_status) == Failure::kJobOver;
   if (came_too_late) {
-    Say(absl::StrFormat("worker %d came back to a job that is over: the others have "
+    Say(
+        absl::StrFormat("worker %d came back to a job that is over: the others have "
                         "finished it; it is not started again",
                         worker->rank));
   } else if (!Succeeded(event.wait_status)) {

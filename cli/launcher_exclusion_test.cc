@@ -29,9 +29,9 @@ TEST_F(LauncherTest, IsDoneWhenAWorkerItStartedAgainCameTooLate) {
   options_.workers = 2;
   options_.max_restarts = 3;
   options_.restart_pause = absl::ZeroDuration();
-  const auto code = Run(absl::StrCat(
-      "echo $RANK >> ", Path("ran"), "; if [ $RANK = 0 ]; then exit 0; fi; ",
-      "if [ -n \"$SYNCLINE_REJOIN\" ]; then exit 144; fi; exit 1"));
+  const auto code = Run(
+      absl::StrCat("echo $RANK >> ", Path("ran"), "; if [ $RANK = 0 ]; then exit 0; fi; ",
+                   "if [ -n \"$SYNCLINE_REJOIN\" ]; then exit 144; fi; exit 1"));
   ASSERT_TRUE(code.ok()) << code.status();
   EXPECT_EQ(*code, kExitDone);
   EXPECT_EQ(std::ranges::count(Read("ran"), '1'), 2) << "once, and once again";

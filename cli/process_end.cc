@@ -48,6 +48,19 @@ Failure FailureOfExit(int wait_status) {
   }
 }
 
+bool Succeeded(int wait_status) {
+  return WIFEXITED(wait_status) && WEXITSTATUS(wait_status) == 0;
+}
+
+Failure FailureOfWorker(int wait_status) {
+  const Failure failure = FailureOfExit(wait_status);
+  const bool is_of_the_job =
+      failure == Failure::kRetryable || failure == Failure::kUnreachable ||
+      failure == Failure::kVersionMismatch || failure == Failure::kJobRefused ||
+      failure == Failure::kDeviceFailed || failure == Failure::kExcluded;
+  return is_of_the_job ? failure : Failure::kNone;
+}
+
 std::string HowItFailed(int wait_status) {
   return FailureOfExit(wait_status) == Failure::kExcluded
              ? "was excluded from its job as a straggler, and is not started again,"

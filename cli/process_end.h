@@ -14,6 +14,12 @@ namespace syncline {
 // Exit codes of our own services keep their meaning.
 Failure FailureOfExit(int wait_status);
 
+bool Succeeded(int wait_status);
+
+// Of a worker's, those that say something of the job; programs use the small ones for
+// much else.
+Failure FailureOfWorker(int wait_status);
+
 // "failed with exit code 3".
 std::string HowItFailed(int wait_status);
 // "SIGINT (Ctrl-C)".

@@ -96,6 +96,8 @@ absl::Status CheckProcess(const syncline_group* group) {
 
 namespace {
 
+std::string OrEmpty(const char* given) { return given != nullptr ? given : ""; }
+
 // Whatever it is, it is checked by the group, which knows what there is.
 absl::StatusOr<Call> CallOf(const syncline_group& group, const syncline_call* given) {
   SYNCLINE_ASSIGN_OR_RETURN(
@@ -126,6 +128,7 @@ absl::StatusOr<Call> CallOf(const syncline_group& group, const syncline_call* gi
                .root = static_cast<int>(known.root),
                .source = static_cast<int>(known.source),
                .tag = known.tag,
+               .label = OrEmpty(known.label),
                .timeout = absl::Milliseconds(known.timeout_ms)};
   const auto ranks = static_cast<size_t>(group.group->ranks());
   if ((known.send_counts == nullptr) != (known.receive_counts == nullptr)) {
@@ -142,8 +145,6 @@ absl::StatusOr<Call> CallOf(const syncline_group& group, const syncline_call* gi
   }
   return call;
 }
-
-std::string OrEmpty(const char* given) { return given != nullptr ? given : ""; }
 
 absl::StatusOr<syncline::TcpSecurity> SecurityOf(const std::string& name) {
   for (const auto known : {syncline::TcpSecurity::kTls, syncline::TcpSecurity::kPlain}) {

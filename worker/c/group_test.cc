@@ -162,4 +162,32 @@ TEST(CGroup, WhatIsWrongIsAnErrorAndNoCrash) {
   syncline_group_free(nullptr);
 }
 
+TEST(CGroup, ComparesLabels) {
+  MemoryStore store;
+  std::array<std::string, 2> errors;
+  std::vector<std::thread> threads;
+  for (uint32_t rank = 0; rank < 2; ++rank) {
+    threads.emplace_back([&, rank] {
+      const syncline_group_options options = OptionsFor(store, rank, 2);
+      syncline_group* group = nullptr;
+      ASSERT_EQ(syncline_group_create(&options, &group), SYNCLINE_OK)
+          << syncline_last_error();
+      std::vector<float> values(10, 1);
+      syncline_call call = SumOf(values);
+      call.label = "a label of 24 characters";
+      EXPECT_EQ(syncline_group_run(group, &call), SYNCLINE_INVALID_ARGUMENT);
+      call.label = "a label of 23 character";
+      EXPECT_EQ(syncline_group_run(group, &call), SYNCLINE_OK) << syncline_last_error();
+      call.label = rank == 0 ? "complex64" : nullptr;
+      EXPECT_EQ(syncline_group_run(group, &call), SYNCLINE_FAILED_PRECONDITION);
+      errors[rank] = syncline_last_error();
+      syncline_group_free(group);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (const std::string& error : errors) {
+    EXPECT_THAT(error, testing::HasSubstr("of 10 f32 (complex64)"));
+  }
+}
+
 }  // namespace

@@ -393,6 +393,9 @@ typedef struct syncline_call {
   const char* algorithm; /* "direct", "ring", ...; NULL: the fastest by the cost model */
   int64_t timeout_ms;    /* 0: the group's */
   double factor;         /* of PREMULTIPLIED_SUM; a whole number for integers */
+  /* What the elements are to the program, where dtype does not say it ("complex64" that travels as bytes); NULL: nothing. All
+   * ranks give the same, otherwise FAILED_PRECONDITION on all. Up to 23 bytes. */
+  const char* label;
 } syncline_call;
 
 SYNCLINE_API syncline_code syncline_group_run(syncline_group* group,

@@ -1,5 +1,6 @@
 #include "comm/collective/group/call.h"
 
+#include <algorithm>
 #include <numeric>
 
 #include "absl/strings/cord.h"
@@ -28,6 +29,10 @@ std::string Describe(const CallHeader& header) {
   if (op != CollectiveOp::kBarrier) {
     absl::StrAppend(&out, " of ", header.count, " ",
                     std::string(ElementName(static_cast<ElementType>(header.type))));
+    if (header.label[0] != 0) {
+      const auto end = std::find(header.label.begin(), header.label.end(), '\0');
+      absl::StrAppend(&out, " (", std::string(header.label.begin(), end), ")");
+    }
   }
   if (header.exact != 0) absl::StrAppend(&out, " in the exact order of ranks");
   if (header.algorithm == kBoardAlgorithm) {

@@ -2,6 +2,7 @@
 // asked for different things.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -29,12 +30,17 @@ struct Call {
   int root = 0;      // kSendReceive: who receives
   int source = 0;    // kSendReceive: who sends
   uint32_t tag = 0;  // of kSendReceive
+  // What the elements are to the program, where the type does not say it; compared, too.
+  // Up to kLongestLabel bytes.
+  std::string label = {};
   // Of kAllToAll: elements to and from each rank; empty: `count` each.
   std::vector<size_t> send_counts = {};
   std::vector<size_t> receive_counts = {};
   std::optional<Algorithm> algorithm = {};        // instead of the group's choice
   absl::Duration timeout = absl::ZeroDuration();  // zero: the group's
 };
+
+inline constexpr size_t kLongestLabel = 23;
 
 // Of CallHeader::algorithm: no schedule, but the board.
 inline constexpr uint8_t kBoardAlgorithm = 255;
@@ -52,13 +58,14 @@ struct CallHeader {
   uint8_t reduce = 0;
   uint8_t algorithm = 0;
   uint8_t exact = 0;  // exact_order, where it changes anything
-  uint8_t unused[23] = {};
+  std::array<char, kLongestLabel> label = {};  // ends with it, or with the first zero
 
   bool operator==(const CallHeader& other) const {
     return sequence == other.sequence && count == other.count &&
            segment == other.segment && root == other.root && source == other.source &&
            tag == other.tag && op == other.op && type == other.type &&
-           reduce == other.reduce && algorithm == other.algorithm && exact == other.exact;
+           reduce == other.reduce && algorithm == other.algorithm &&
+           exact == other.exact && label == other.label;
   }
 };
 static_assert(sizeof(CallHeader) == 64);

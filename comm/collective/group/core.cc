@@ -80,6 +80,11 @@ absl::Status GroupCore::CheckCall(const Call& call) const {
       static_cast<int>(call.reduce) >= kReduceOps) {
     return absl::InvalidArgumentError("an unknown element type or reduction");
   }
+  if (call.label.size() > kLongestLabel) {
+    return absl::InvalidArgumentError(absl::StrCat("the label '", call.label,
+                                                   "' is longer than ", kLongestLabel,
+                                                   " bytes"));
+  }
   if (Reduces(call.op)) {
     SYNCLINE_RETURN_IF_ERROR(CheckReduction(call.type, call.reduce, call.factor));
   }
@@ -171,6 +176,7 @@ absl::Status GroupCore::Begin(PendingCall& pending) {
       .reduce = static_cast<uint8_t>(call.reduce),
       .algorithm = on_board ? kBoardAlgorithm : static_cast<uint8_t>(algorithm),
       .exact = static_cast<uint8_t>(IsExact(call))};
+  std::copy(call.label.begin(), call.label.end(), pending.header.label.begin());
   if (direct) {
     const bool sends = call.source == options_.rank;
     auto& counter = sends ? sent_[static_cast<size_t>(call.root)]

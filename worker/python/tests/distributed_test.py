@@ -306,6 +306,25 @@ class DistributedTest(unittest.TestCase):
             os._exit(1)
             """)
 
+    def test_ranks_that_disagree_on_types_hear_of_it_though_sizes_are_the_same(self):
+        for call in ("dist.all_gather([torch.empty(4, dtype=kind) for _ in range(2)], x)",
+                     "dist.broadcast(x, 0)",
+                     "dist.all_to_all_single(torch.empty(4, dtype=kind), x)",
+                     "dist.broadcast(x.repeat(100000), 0)",
+                     "dist.all_reduce(torch.ones(4, dtype=(torch.bool, torch.uint8)[rank]), op=dist.ReduceOp.MAX)"):
+            with self.subTest(call):
+                self.check(f"""
+                    kind = (torch.float32, torch.int32)[rank]
+                    x = torch.ones(4, dtype=kind)
+                    try:
+                        {call}
+                        dist.barrier()  # a root may have given all that it has before it hears
+                    except syncline.errors.FailedPrecondition as error:
+                        assert "(int32)" in str(error) or "(bool)" in str(error), error
+                        os._exit(0)
+                    os._exit(1)
+                    """, ranks=2)
+
     def test_what_it_cannot_do_is_said(self):
         self.check("""
             refused("cannot reduce torch.int16", dist.all_reduce, torch.ones(3, dtype=torch.int16))

@@ -75,6 +75,7 @@ class CallStruct(ctypes.Structure):
         ("algorithm", c_char_p),
         ("timeout_ms", c_int64),
         ("factor", c_double),
+        ("label", c_char_p),
     ]
 
 
@@ -196,8 +197,10 @@ class Group:
 
     def start(self, op: int, *, dtype: int = UINT8, reduction: int = SUM, input: int = 0, output: int = 0, count: int = 0,
               root: int = 0, source: int = 0, tag: int = 0, counts: Optional[tuple[Sequence[int], Sequence[int]]] = None,
-              timeout_ms: int = 0, factor: float = 1.0, algorithm: Optional[str] = None, keeps: object = None) -> Handle:
-        """`input` and `output` are addresses, which `keeps` keeps valid; `counts` are those to and from each rank."""
+              timeout_ms: int = 0, factor: float = 1.0, algorithm: Optional[str] = None, label: str = "",
+              keeps: object = None) -> Handle:
+        """`input` and `output` are addresses, which `keeps` keeps valid; `counts` are those to and from each rank; `label` is what the
+        elements are to the program."""
         if counts is not None and not len(counts[0]) == len(counts[1]) == self._ranks:
             raise InvalidArgument(
                 f"counts to {len(counts[0])} and from {len(counts[1])} ranks, in a group of {self._ranks}: give one for each rank")
@@ -205,7 +208,8 @@ class Group:
         call = CallStruct(
             struct_size=ctypes.sizeof(CallStruct), op=op, dtype=dtype, reduction=reduction, input=input or None,
             output=output or None, count=count, root=root, source=source, tag=tag, timeout_ms=timeout_ms,
-            factor=factor, algorithm=algorithm.encode() if algorithm else None)
+            factor=factor, algorithm=algorithm.encode() if algorithm else None,
+            label=label.encode())
         if counts is not None:
             call.send_counts = (c_size_t * len(counts[0]))(*counts[0])
             call.receive_counts = (c_size_t * len(counts[1]))(*counts[1])

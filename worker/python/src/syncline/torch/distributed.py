@@ -1,7 +1,6 @@
-"""The torch.distributed backend "syncline": collective operations for CPU tensors, through shared memory on a host and TCP
-between hosts.
+"""The torch.distributed backend "syncline": collective operations, through shared memory on a host and TCP between hosts.
 
-    import syncline.torch.distributed
+    import syncline.torch
     torch.distributed.init_process_group("syncline")    # under torchrun, or any launcher that sets RANK and so on
 
 It needs no servers and no coordinator: members find each other through torch's own store. Connections between hosts are sealed
@@ -10,7 +9,7 @@ one that leads to MASTER_ADDR), SYNCLINE_GROUP_SECURITY=plain leaves the seal aw
 sums in the order of ranks: the same bits however ranks are spread over hosts. A member that dies, hangs or calls another operation ends every operation under way on all others with an error
 that names its rank (`error.rank`); the group is of no use then.
 
-Tensors are on the CPU. Reductions: all of torch's; bitwise ones of integers and booleans, premultiplied sums by one number.
+Tensors are on the CPU, or on GPUs and copied to the host and back (_host_copies.py). Reductions: all of torch's; bitwise ones of integers and booleans, premultiplied sums by one number.
 """
 from __future__ import annotations
 
@@ -227,7 +226,7 @@ class ProcessGroupSyncline(dist.ProcessGroup):
         return functools.partial(
             self._native.start, op, dtype=_group.UINT8 if reduction is None else TYPES[like.dtype],
             reduction=0 if reduction is None else reduction.code, factor=1.0 if reduction is None else reduction.factor,
-            algorithm=algorithm,
+            algorithm=algorithm, label=str(like.dtype).rpartition(".")[2],
             input=0 if source is None else source.data_ptr(), output=0 if target is None else target.data_ptr(),
             count=count * scale, counts=counts, root=root, source=sender, tag=tag,
             timeout_ms=timeout_ms, keeps=(source, target))

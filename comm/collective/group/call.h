@@ -57,7 +57,7 @@ struct CallHeader {
   uint8_t type = 0;
   uint8_t reduce = 0;
   uint8_t algorithm = 0;
-  uint8_t exact = 0;  // exact_order, where it changes anything
+  uint8_t exact = 0;                           // exact_order, where it changes anything
   std::array<char, kLongestLabel> label = {};  // ends with it, or with the first zero
 
   bool operator==(const CallHeader& other) const {

@@ -81,9 +81,8 @@ absl::Status GroupCore::CheckCall(const Call& call) const {
     return absl::InvalidArgumentError("an unknown element type or reduction");
   }
   if (call.label.size() > kLongestLabel) {
-    return absl::InvalidArgumentError(absl::StrCat("the label '", call.label,
-                                                   "' is longer than ", kLongestLabel,
-                                                   " bytes"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the label '", call.label, "' is longer than ", kLongestLabel, " bytes"));
   }
   if (Reduces(call.op)) {
     SYNCLINE_RETURN_IF_ERROR(CheckReduction(call.type, call.reduce, call.factor));
@@ -197,6 +196,9 @@ absl::Status GroupCore::Begin(PendingCall& pending) {
   }
   ExecutionPlan plan = {
       .header = pending.header,
+      // Each of two roots would be done by giving, and nobody has what it wants.
+      .answered =
+          call.op == CollectiveOp::kBroadcast || call.op == CollectiveOp::kScatter,
       .send_counts = call.send_counts,
       .receive_counts = call.receive_counts,
       .combination = {.type = call.type, .op = call.reduce, .divide_by = options_.ranks},

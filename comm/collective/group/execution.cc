@@ -33,7 +33,9 @@ Execution::Execution(ExecutionPlan plan, const std::vector<Lane*>& lanes)
     }
   }
   for (Peer& peer : peers_) {
-    headers_ += (peer.sends.empty() ? 0 : 1) + (peer.receives.empty() ? 0 : 1);
+    const bool both = plan_.answered;
+    headers_ +=
+        (both || !peer.sends.empty() ? 1 : 0) + (both || !peer.receives.empty() ? 1 : 0);
   }
 }
 
@@ -51,7 +53,9 @@ bool Execution::Advance() {
   bool moved = false;
   for (Peer& peer : peers_) {
     if (peer.sending()) moved |= Send(peer);
+    if (OwesAnswer(peer)) moved |= SendHeader(peer);
     if (peer.receiving()) moved |= Receive(peer);
+    if (AwaitsAnswer(peer)) moved |= ReadHeader(peer);
   }
   for (size_t i = 0; i < copies_.size(); ++i) moved |= Copy(copies_[i]);
   std::erase_if(copies_, [&](uint32_t index) {
@@ -71,7 +75,16 @@ std::vector<int> Execution::WaitingFor() const {
   return ranks;
 }
 
+bool Execution::OwesAnswer(const Peer& peer) const {
+  return plan_.answered && peer.sends.empty() && !peer.header_sent;
+}
+
+bool Execution::AwaitsAnswer(const Peer& peer) const {
+  return plan_.answered && peer.receives.empty() && !peer.header_read;
+}
+
 bool Execution::LacksBytesOf(const Peer& peer) const {
+  if (AwaitsAnswer(peer)) return peer.lane->Arrived().empty();
   if (!peer.receiving() || !peer.lane->Arrived().empty()) return false;
   if (!peer.header_read) return true;
   const uint32_t index = peer.receives[peer.next_receive];
@@ -79,6 +92,7 @@ bool Execution::LacksBytesOf(const Peer& peer) const {
 }
 
 bool Execution::LacksRoomOf(const Peer& peer) const {
+  if (OwesAnswer(peer)) return peer.lane->Room().empty();
   return peer.sending() && !IsHeldUp(peer.sends[peer.next_send]) &&
          peer.lane->Room().empty();
 }

@@ -27,6 +27,8 @@ namespace syncline::collective {
 struct ExecutionPlan {
   std::shared_ptr<const Schedule> schedule = nullptr;
   CallHeader header = {};  // as it is for most peers
+  // Whoever only gives to a peer hears that it is in the same operation before it is done.
+  bool answered = false;
   // Of all-to-all with unequal counts: what replaces header.count; otherwise empty.
   std::vector<size_t> send_counts = {};
   std::vector<size_t> receive_counts = {};
@@ -64,6 +66,9 @@ class Execution final : public Task {
   // Nothing but this peer keeps its next receive, or its next send, from moving.
   bool LacksBytesOf(const Peer& peer) const;
   bool LacksRoomOf(const Peer& peer) const;
+  // Of a peer that only gives, or only takes, where plan_.answered: the header back.
+  bool OwesAnswer(const Peer& peer) const;
+  bool AwaitsAnswer(const Peer& peer) const;
   bool Send(Peer& peer);
   bool SendHeader(Peer& peer);
   bool Receive(Peer& peer);

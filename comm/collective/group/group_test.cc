@@ -471,5 +471,17 @@ TEST_P(NearAndFar, AWaitMayEndBeforeTheOperation) {
   });
 }
 
+TEST(Group, RefusesWhatMakesNoSenseAndBeginsNothing) {
+  RunMembers({.ranks = 2}, [](Group& group) {
+    float value = 1;
+    EXPECT_TRUE(absl::IsInvalidArgument(
+        group.Run({.op = CollectiveOp::kBroadcast, .output = &value, .root = 2})));
+    EXPECT_TRUE(absl::IsInvalidArgument(group.Run({.count = 1})));
+    EXPECT_TRUE(absl::IsUnimplemented(
+        group.Run({.op = CollectiveOp::kReduce, .algorithm = Algorithm::kRing})));
+    return group.Run({.op = CollectiveOp::kBarrier});
+  });
+}
+
 }  // namespace
 }  // namespace syncline::collective

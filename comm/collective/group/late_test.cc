@@ -58,5 +58,27 @@ TEST_P(LateOperation, IsNamedToWhoeverIsInAnotherOneWithItsOwn) {
                       "from rank 0 to 1 with tag 7")));
 }
 
+// Each would be done by giving all that it has. Up to 2 KiB go over the board of a host.
+TEST_P(LateOperation, RootsThatNameThemselvesHearOfEachOther) {
+  for (const CollectiveOp op : {CollectiveOp::kBroadcast, CollectiveOp::kScatter}) {
+    for (const size_t count : {1, 5000, 300000}) {
+      const auto statuses =
+          RunMembers({.ranks = 2, .per_host = GetParam()}, [&](Group& group) {
+            std::vector<float> in(2 * count);
+            std::vector<float> out(2 * count);
+            return group.Run({.op = op,
+                              .input = in.data(),
+                              .output = out.data(),
+                              .count = count,
+                              .root = group.rank()});
+          });
+      for (const absl::Status& status : statuses) {
+        EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status << count;
+        EXPECT_THAT(std::string(status.message()), HasSubstr("with root 1"));
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace syncline::collective

@@ -306,6 +306,15 @@ class DistributedTest(unittest.TestCase):
             os._exit(1)
             """)
 
+    def test_ranks_that_name_different_roots_hear_of_it(self):
+        for call in ("dist.broadcast(torch.ones(4), rank)", "dist.broadcast(torch.ones(10000), rank)",
+                     "dist.scatter(torch.ones(10000), [torch.ones(10000)] * 2, src=rank)"):
+            with self.subTest(call):
+                self.check(f"""
+                    refused("with root 1", lambda: {call})
+                    os._exit(0)
+                    """, ranks=2)
+
     def test_ranks_that_disagree_on_types_hear_of_it_though_sizes_are_the_same(self):
         for call in ("dist.all_gather([torch.empty(4, dtype=kind) for _ in range(2)], x)",
                      "dist.broadcast(x, 0)",

@@ -28,7 +28,7 @@ def milliseconds(timeout: Optional[datetime.timedelta]) -> int:
 _Base: Any = dist._Work if hasattr(dist, "_Work") else dist.Work
 
 
-class Work(_Base):  # type: ignore[misc]
+class Work(_Base):
     """Done when all its operations are; `finish` then puts the results where they belong, once, and says what GPUs still copy.
 
     Threads: any may use it.
@@ -167,7 +167,7 @@ class Work(_Base):  # type: ignore[misc]
             self._done.set_result(None)
 
 
-class Works(_Base):  # type: ignore[misc]
+class Works(_Base):
     """Several, as one: what a coalescing block returns."""
 
     def __init__(self, works: List[Work]) -> None:

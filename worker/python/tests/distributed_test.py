@@ -437,7 +437,7 @@ class DistributedTest(unittest.TestCase):
             if rank == 0:
                 x = torch.zeros(1000)
                 seen = weakref.ref(x)
-                handle = group.start(0, dtype=0, output=x.data_ptr(), count=1000, keeps=x)
+                handle = group.start(0, dtype=0, output=x.data_ptr(), count=1000, label="float32", keeps=x)
                 del handle, x
                 gc.collect()
                 assert seen() is not None

@@ -10,6 +10,7 @@ from torch_support import nn, torch
 
 import syncline
 from syncline.torch import DiLoCo, LocalSGD
+from syncline.torch._decoupled import has_quorum
 
 QUORUM = "bsp:quorum=1"
 
@@ -169,9 +170,27 @@ class Modes(LocalTest):
         inner = torch.optim.SGD(model.parameters(), 0.1)
         for mode, more, said in (("asp", {}, "mode='asp' takes each worker's push for an outer step of its own.*bsp:quorum=K"),
                                  ("ssp:staleness=2", {}, "mode='ssp:staleness=2' lets a worker go on with weights that lack its own"),
-                                 (QUORUM, {"fragments": 2}, "fragments=2 with mode='bsp:quorum=1'.*leave fragments at 1")):
+                                 (QUORUM, {"fragments": 2}, "fragments=2 with mode='bsp:quorum=1'.*leave fragments at 1"),
+                                 ("bsp:quorum=+1", {"fragments": 2}, "fragments=2 with mode='bsp:quorum=1': a quorum counts"),
+                                 ("bsp:whole=1", {"fragments": 2}, "fragments=2 with mode='bsp:whole=1': whole=1 is a quorum of all")):
             with self.subTest(mode), self.assertRaisesRegex(syncline.InvalidArgument, said):
                 LocalSGD(model, inner, 4, session=self.options(mode=mode), **more)
+        with self.assertRaisesRegex(syncline.InvalidArgument, "fragments=4 with mode='bsp:whole=1'"):
+            LocalSGD.preset("streaming-diloco", model, inner, session=self.options(mode="bsp:whole=1"))
+
+    def test_are_read_as_the_library_reads_them(self):
+        for mode, has_one in (("bsp", False), ("bsp:whole=0", False), ("bsp:whole=1", True), ("bsp:quorum=+1", True),
+                              ("bsp:grace_ms=5,quorum=2e0", True)):
+            with self.subTest(mode):
+                self.assertEqual(has_quorum(mode, 1), has_one)
+        with self.assertRaisesRegex(syncline.InvalidArgument, "did you mean 'bsp'"):
+            has_quorum("bps:quorum 1", 1)
+
+    def test_without_rounds_are_refused_to_presets_of_sessions(self):
+        for order in (("preset", "mode"), ("mode", "preset")):
+            settings = {"preset": "diloco", "mode": "asp"}
+            with self.subTest(order), self.assertRaisesRegex(syncline.InvalidArgument, "preset=diloco with mode=asp.*W times as far"):
+                syncline.Session(**self.options(), **{key: settings[key] for key in order})
 
     def test_of_the_environment_count_too(self):
         source = """
@@ -182,6 +201,14 @@ class Modes(LocalTest):
         program = self.program(source, {"SYNCLINE_MODE": "asp:age_power=1"})
         self.assertNotEqual(program.wait(), 0, program.text())
         program.await_line("mode='asp:age_power=1' takes each worker's push")
+        source = """
+            import torch, syncline.torch
+            model = torch.nn.Linear(2, 1)
+            syncline.torch.LocalSGD.preset("streaming-diloco", model, torch.optim.SGD(model.parameters(), 0.1))
+            """
+        program = self.program(source, {"SYNCLINE_MODE": "bsp:whole=1"})
+        self.assertNotEqual(program.wait(), 0, program.text())
+        program.await_line("fragments=4 with mode='bsp:whole=1'")
 
 
 if __name__ == "__main__":

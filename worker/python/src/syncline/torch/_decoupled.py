@@ -5,14 +5,12 @@ As decoupled DiLoCo has it (arXiv 2604.21428): nobody waits for the slow ones, a
 from __future__ import annotations
 
 import ctypes
-import os
-import re
 from ctypes import byref
 from typing import Optional
 
 import torch
 
-from syncline._library import StatsStruct, library
+from syncline._library import Options, StatsStruct, library
 from syncline.errors import InvalidArgument
 from syncline.session import Option, Session, Tensor
 
@@ -28,18 +26,31 @@ def has_quorum(mode: Option, fragments: int) -> bool:
 
     InvalidArgument for modes whose steps are no rounds.
     """
-    text = str(os.environ.get("SYNCLINE_MODE", "") if mode is None else mode)
-    reason = _REASONS.get(text.partition(":")[0])
+    text = _as_the_library_reads_it(mode)
+    name, _, values = text.partition(":")
+    reason = _REASONS.get(name)
     if reason is not None:
         raise InvalidArgument(f"mode={text!r} {reason}; take bsp, or bsp:quorum=K, which waits for K workers and loses nothing of the "
                               "others (docs/local_sgd.md)")
-    quorum = re.search(r"[:,]quorum=(\d+)", text)
-    if quorum is None or int(quorum.group(1)) == 0:
+    numbers = {key: float(number) for key, _, number in (one.partition("=") for one in values.split(",") if one)}
+    if not any(numbers.get(key) for key in ("quorum", "whole")):
         return False
     if fragments > 1:
-        raise InvalidArgument(f"fragments={fragments} with mode={text!r}: a quorum counts pushes of the whole model, and fragments are "
+        what = "a quorum counts" if numbers.get("quorum") else "whole=1 is a quorum of all, which counts"
+        raise InvalidArgument(f"fragments={fragments} with mode={text!r}: {what} pushes of the whole model, and fragments are "
                               "pushed one by one; leave fragments at 1")
     return True
+
+
+def _as_the_library_reads_it(mode: Option) -> str:
+    """NAME:KEY=NUMBER,...: other ways to write numbers, and short forms, are gone."""
+    options = Options()  # which has what the environment says
+    try:
+        if mode is not None:
+            options["mode"] = mode
+        return options["mode"]
+    finally:
+        options.free()
 
 
 class LateRounds:

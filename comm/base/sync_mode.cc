@@ -43,14 +43,15 @@ constexpr OptionSpec kSspOptions[] = {
 constexpr OptionSpec kAspOptions[] = {
     {.name = "age_power",
      .most = 4,
-     .meaning = "the learning rate is divided by (1 + age)^age_power"},
+     .meaning = "a contribution's weight is divided by (1 + age)^age_power"},
     {.name = "age_decay",
      .standard = 1,
      .least = 1e-3,
-     .meaning = "the learning rate is multiplied by age_decay^age"},
+     .meaning = "a contribution's weight is multiplied by age_decay^age"},
     {.name = "age_limit",
      .most = 1e6,
-     .meaning = "the learning rate falls with the cosine to 0 at that age; 0: no limit"},
+     .meaning =
+         "a contribution's weight falls with the cosine to 0 at that age; 0: no limit"},
     {.name = "compensation",
      .most = 100,
      .meaning = "strength of DC-ASGD's delay compensation; 0: none"}};
@@ -142,7 +143,8 @@ absl::StatusOr<SyncMode> ParseSyncMode(const NamedOptions& mode) {
     SYNCLINE_RETURN_IF_ERROR(CheckQuorum(mode.values));
     parsed.quorum = static_cast<uint64_t>(OptionOr(options, mode.values, "quorum"));
     parsed.grace_ms = static_cast<uint64_t>(OptionOr(options, mode.values, "grace_ms"));
-    if (OptionOr(options, mode.values, "whole") != 0) parsed.quorum = kMaxWorkers;
+    parsed.is_whole = OptionOr(options, mode.values, "whole") != 0;
+    if (parsed.is_whole) parsed.quorum = kMaxWorkers;
   }
   if (parsed.kind == SyncMode::Kind::kSsp) {
     parsed.staleness = static_cast<uint64_t>(OptionOr(options, mode.values, "staleness"));
@@ -158,7 +160,7 @@ absl::StatusOr<SyncMode> ParseSyncMode(const NamedOptions& mode) {
 
 absl::Status CheckLocalAggregation(const NamedOptions& mode) {
   SYNCLINE_ASSIGN_OR_RETURN(const SyncMode parsed, ParseSyncMode(mode));
-  if (parsed.is_lockstep() || parsed.quorum == kMaxWorkers) return absl::OkStatus();
+  if (parsed.is_lockstep() || parsed.is_whole) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(
       "mode is ", FormatNamedOptions(mode),
       ", and local aggregation is for bsp without a quorum, whose steps are the same for "

@@ -30,11 +30,13 @@ struct SyncMode {
   Kind kind = Kind::kBsp;
   uint64_t staleness = 0;  // steps that a worker may be ahead of the slowest; bsp: 0
   // bsp: a step is made of so many contributions or more, and of those that come within the
-  // grace time after them; 0: of everybody's; kMaxWorkers: of everybody's, each whole.
+  // grace time after them; 0: of everybody's.
   uint64_t quorum = 0;
+  // Of everybody's, each whole, however many there are: `quorum` is kMaxWorkers then.
+  bool is_whole = false;
   uint64_t grace_ms = 0;
-  // asp: learning rate of a contribution whose weights were `age` versions old, over that
-  // of a fresh one: age_decay^age / (1 + age)^age_power, and with a limit times
+  // asp: what a contribution whose weights were `age` versions old counts, over a fresh one:
+  // age_decay^age / (1 + age)^age_power, and with a limit times
   // (1 + cos(pi age / age_limit)) / 2, which is 0 from the limit on (CGAD, arXiv 2605.09126).
   double age_power = 0;
   double age_decay = 1;
@@ -53,6 +55,7 @@ struct SyncMode {
   // Whether some versions never reach every worker.
   bool skips_versions() const { return has_delays() || has_quorum(); }
   double WeightOfAge(uint64_t age) const;
+  bool WeighsByAge() const { return age_power != 0 || age_decay != 1 || age_limit != 0; }
 
   bool operator==(const SyncMode&) const = default;
 };

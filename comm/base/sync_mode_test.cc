@@ -28,7 +28,7 @@ TEST(LocalAggregation, IsForStepsOfAllHosts) {
   for (const char* mode : {"", "bsp", "bsp:whole=1", "bsp:whole=0"}) {
     EXPECT_TRUE(CheckLocalAggregation(*ParseModeText(mode)).ok()) << mode;
   }
-  for (const char* mode : {"bsp:quorum=1", "ssp:0", "ssp:2", "asp"}) {
+  for (const char* mode : {"bsp:quorum=1", "bsp:quorum=16384", "ssp:0", "ssp:2", "asp"}) {
     EXPECT_THAT(std::string(CheckLocalAggregation(*ParseModeText(mode)).message()),
                 HasSubstr("local aggregation is for bsp without a quorum"))
         << mode;
@@ -77,6 +77,9 @@ TEST(SyncMode, WholeIsAQuorumOfAllMembersHoweverMany) {
   ASSERT_TRUE(mode.ok()) << mode.status();
   EXPECT_TRUE(mode->has_quorum() && !mode->has_delays());
   EXPECT_EQ(mode->quorum, kMaxWorkers);
+  EXPECT_TRUE(mode->is_whole);
+  EXPECT_FALSE(ParseSyncMode(*ParseModeText("bsp:quorum=16384"))->is_whole)
+      << "everybody where there are so many";
   EXPECT_FALSE(ParseSyncMode(*ParseModeText("bsp:whole=0"))->has_quorum());
   EXPECT_THAT(
       std::string(

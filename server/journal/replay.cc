@@ -36,6 +36,7 @@ class Player {
   }
   absl::Status Scan();
   absl::Status Scan(const std::vector<std::string>& segments);
+  absl::Status CheckRule(const SegmentHead& head, const std::string& path) const;
   void NoteBeginning(const SegmentHead& head, const ShardRecord& record);
   absl::Status ChooseStep();
   absl::Status ChooseBase();
@@ -101,9 +102,30 @@ void Player::NoteBeginning(const SegmentHead& head, const ShardRecord& record) {
   }
 }
 
+// Whether this program makes the steps that were made then.
+absl::Status Player::CheckRule(const SegmentHead& head, const std::string& path) const {
+  const TrainingSettings& training = options_.shard.training;
+  if (head.format > 1 || !training.sync().WeighsByAge()) return absl::OkStatus();
+  SYNCLINE_ASSIGN_OR_RETURN(const auto plan,
+                            TrainingPlan::Create(training, options_.shard.tensors));
+  for (const uint32_t block : head.blocks) {
+    if (block >= options_.blocks.size() || !IsTrained(block)) continue;
+    if (!plan->RemembersGradients(options_.blocks[block].tensor)) continue;
+    return absl::FailedPreconditionError(absl::StrCat(
+        path,
+        " is of format 1: its server weighed old contributions by the learning rate "
+        "of optimizer '",
+        training.optimizer.name,
+        "', and this program weighs the gradient, which gives other bits; replay it with "
+        "the Syncline that wrote it"));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status Player::Scan(const std::vector<std::string>& segments) {
   SYNCLINE_ASSIGN_OR_RETURN(const auto records, ShardRecords::Open(segments));
   const SegmentHead& head = records->head();
+  SYNCLINE_RETURN_IF_ERROR(CheckRule(head, segments.front()));
   const bool is_anew = records->begins_anew();
   is_whole_ = is_whole_ && (is_anew || head.first_sequence <= 1);
   if (head.began_from && !is_anew) began_from_ = head.began_from;

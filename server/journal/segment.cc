@@ -228,6 +228,7 @@ absl::Status SegmentReader::ReadHead() {
     head_ = AboutFrom(about);
   }
   if (head_) {
+    head_->format = format;
     offset_ = kHeadPrefix + size;
     next_ = head_->first_sequence;
     return absl::OkStatus();

@@ -44,8 +44,9 @@
 
 namespace syncline {
 
-// Format 1 begins with the first release: what was written before that is not read.
-inline constexpr uint32_t kJournalFormat = 1;
+// Bytes are the same in both formats. 1: in mode asp the weight of age scaled the learning
+// rate of all optimizers; 2: the gradient, of those that remember gradients (CheckRule).
+inline constexpr uint32_t kJournalFormat = 2;
 
 // Whose records they are, and all that replaying needs besides them and a checkpoint.
 struct SegmentHead {
@@ -58,6 +59,7 @@ struct SegmentHead {
   // Of the job's checkpoints; 0: it has none.
   uint32_t checkpoint_run = 0;
   std::optional<CheckpointName> began_from = std::nullopt;
+  uint32_t format = kJournalFormat;  // as it was read
 
   bool operator==(const SegmentHead&) const = default;
 };

@@ -131,6 +131,9 @@ absl::StatusOr<std::unique_ptr<const TrainingPlan>> TrainingPlan::Create(
                              "(hessian_interval, freeze_step, var_freeze_step)"));
     }
     plan->optimizers_.push_back(optimizer);
+    plan->remembers_gradients_.push_back(std::ranges::any_of(
+        optimizer->slots(),
+        [](const StateSlot& slot) { return slot.kind != SlotKind::kWeights; }));
     plan->learning_rates_.push_back(
         OptionOr(specs, Merge(settings.optimizer.options, group.options), "lr") *
         group.learning_rate_scale);

@@ -108,6 +108,9 @@ class TrainingPlan {
   double JobLearningRate(uint64_t step) const;
   // Of the update that `step` belongs to. `samples` are those of the contributions.
   double LearningRate(uint32_t tensor, uint64_t step, double samples) const;
+  // Whether the tensor's optimizer keeps something of the gradients that it has seen:
+  // momentum, moments, but not averages of weights.
+  bool RemembersGradients(uint32_t tensor) const { return remembers_gradients_[tensor]; }
   // How the tensor's optimizer state is stored, slot by slot.
   StateType state_type(uint32_t tensor) const { return state_types_[tensor]; }
 
@@ -121,6 +124,7 @@ class TrainingPlan {
   std::shared_ptr<const Optimizer> job_;                      // without group options
   std::vector<std::shared_ptr<const Optimizer>> optimizers_;  // by tensor
   std::vector<double> learning_rates_;                        // by tensor
+  std::vector<bool> remembers_gradients_;                     // by tensor
   std::vector<StateType> state_types_;                        // as wished, by tensor
 };
 

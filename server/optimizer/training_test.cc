@@ -325,6 +325,22 @@ TEST(SyncMode, OlderContributionsWeighLess) {
   EXPECT_EQ(*ParseSyncMode({}), SyncMode{}) << "no name is bsp";
 }
 
+TEST(TrainingPlan, KnowsWhoseOptimizerRemembersGradients) {
+  const auto remembers = [](OptimizerSettings optimizer) {
+    TrainingSettings settings;
+    settings.optimizer = std::move(optimizer);
+    const std::vector<TrainedTensor> tensors(1);
+    return (*TrainingPlan::Create(settings, tensors))->RemembersGradients(0);
+  };
+  EXPECT_FALSE(remembers({.name = "sgd"}));
+  EXPECT_FALSE(remembers({.name = "sgd", .options = {{"ema", 0.9}}}));
+  EXPECT_FALSE(remembers({.name = "asgd"})) << "averages weights";
+  EXPECT_TRUE(remembers({.name = "sgd", .options = {{"momentum", 0.9}}}));
+  for (const char* name : {"adam", "adamw", "lion", "adagrad", "rmsprop", "rprop"}) {
+    EXPECT_TRUE(remembers({.name = name})) << name;
+  }
+}
+
 TEST(GradientOptions, EachIsOffByDefaultAndExplained) {
   for (const OptionSpec& spec : GradientOptions()) {
     EXPECT_EQ(spec.standard, 0) << spec.name;

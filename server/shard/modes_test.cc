@@ -1,4 +1,5 @@
 // The step rules, and shards that follow them.
+#include <algorithm>
 #include <memory>
 #include <optional>
 #include <string>
@@ -353,6 +354,90 @@ TEST_F(GatedShard, ContributionsOfTheLimitAndOlderMoveNothing) {
   ASSERT_EQ(rig_.Weights(0), expected);
   EXPECT_THAT(Push(1, 0), Contains("applied b0 s2 by r1")) << "it is counted";
   EXPECT_EQ(rig_.Weights(0), expected);
+}
+
+// Of what the limit leaves nothing of an optimizer remembers nothing, either.
+TEST(AgeWeights, WhatIsGatedMovesNothingLater) {
+  RigOptions options = {.codec = "fp32", .tensors = {100}};
+  options.training.optimizer = {.name = "sgd", .options = {{"lr", 1}, {"momentum", 0.9}}};
+  options.training.mode = {.name = "asp", .values = {{"age_limit", 2}}};
+  ShardRig rig(options);
+  rig.Commit(1, {rig.Member(0), rig.Member(1)});
+  const std::vector<float> start = SomeValues(100, 1);
+  rig.Seed(0, start);
+  for (const uint32_t rank : {0u, 1u}) rig.Pull(rank, 0, 0);
+  const auto push = [&](uint32_t rank, uint64_t step, float value) {
+    rig.shard().Apply(
+        rig.PushMessage(rank, 0, step, {std::vector<float>(100, value), 1}));
+  };
+  push(0, 0, 0);
+  push(0, 1, 0);
+  push(1, 0, 100);  // two versions old
+  EXPECT_EQ(rig.Weights(0), start);
+  push(1, 1, 0);
+  EXPECT_EQ(rig.Weights(0), start);
+}
+
+struct AgeWeight {
+  OptionValues mode = {};
+  OptimizerSettings optimizer = {};
+  OptionValues gradient = {};
+};
+
+// At age one each of these weighs a half, so that what is pushed as half of it is exact.
+TEST(AgeWeights,
+     AnOldContributionIsAFreshOneOfASmallerGradientWhereGradientsAreRemembered) {
+  const OptimizerSettings optimizers[] = {
+      {.name = "sgd", .options = {{"lr", 0.1}, {"momentum", 0.9}}},
+      {.name = "sgd",
+       .options =
+           {{"lr", 0.1}, {"momentum", 0.9}, {"nesterov", 1}, {"weight_decay", 0.1}}},
+      {.name = "adam", .options = {{"lr", 0.1}}},
+      {.name = "adamw", .options = {{"lr", 0.1}, {"weight_decay", 0.1}}},
+      {.name = "lion", .options = {{"lr", 0.1}}}};
+  const OptionValues weights[] = {
+      {{"age_power", 1}}, {{"age_decay", 0.5}}, {{"age_limit", 2}}};
+  std::vector<AgeWeight> cases;
+  for (const OptimizerSettings& optimizer : optimizers) {
+    for (const OptionValues& mode : weights) cases.push_back({mode, optimizer});
+  }
+  cases.push_back({weights[0], optimizers[2], {{"clip_value", 0.25}}});
+  const auto make = [](const AgeWeight& one, const OptionValues& mode) {
+    RigOptions options = {.codec = "fp32", .tensors = {100}};
+    options.training.optimizer = one.optimizer;
+    options.training.gradient = one.gradient;
+    options.training.mode = {.name = "asp", .values = mode};
+    auto rig = std::make_unique<ShardRig>(options);
+    rig->Commit(1, {rig->Member(0), rig->Member(1)});
+    rig->Seed(0, SomeValues(100, 1));
+    for (const uint32_t rank : {0u, 1u}) rig->Pull(rank, 0, 0);
+    return rig;
+  };
+  for (const AgeWeight& one : cases) {
+    const auto weighed = make(one, one.mode);
+    const auto plain = make(one, {});
+    for (uint64_t step = 0; step < 4; ++step) {
+      // Each pushes once in a turn, so that all but the very first are one version old.
+      for (const uint32_t rank : {0u, 1u}) {
+        Reference::Push push = weighed->PushOf(rank, 0, step);
+        weighed->shard().Apply(weighed->PushMessage(rank, 0, step, push));
+        const auto clip = one.gradient.find("clip_value");
+        for (float& value : push.gradient) {
+          if (clip != one.gradient.end()) {
+            const auto most = static_cast<float>(clip->second);
+            value = std::clamp(value, -most, most);
+          }
+          if (step > 0 || rank > 0) value /= 2;
+        }
+        plain->shard().Apply(plain->PushMessage(rank, 0, step, push));
+      }
+    }
+    EXPECT_EQ(weighed->Weights(0), plain->Weights(0))
+        << one.optimizer.name << " " << FormatOptionList(one.mode);
+    EXPECT_EQ(weighed->shard().Save()->blocks.at(0).state,
+              plain->shard().Save()->blocks.at(0).state)
+        << one.optimizer.name << " " << FormatOptionList(one.mode);
+  }
 }
 
 class CompensatingShard : public AsyncShard {

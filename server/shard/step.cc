@@ -382,6 +382,7 @@ Payload StepPass::Encode(const BlockMemory& memory, const Publication& publicati
 StepScalars StepPass::ScalarsAfter(const TensorUpdate& update) {
   StepScalars scalars = update.scalars;
   if (update.transforms != nullptr) scalars.gradient_scale = 1;
+  scalars.gradient_scale *= update.weight;
   return scalars;
 }
 

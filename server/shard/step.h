@@ -68,6 +68,8 @@ struct TensorUpdate {
   const GradientTransforms* transforms = nullptr;  // null: none at this step
   StepScalars scalars = {};
   TensorData data;
+  // Multiplies the gradient behind its transforms: mode asp, by age.
+  float weight = 1;
   std::span<double> transform_figures = {};  // zero before Gather
 };
 

@@ -205,11 +205,17 @@ std::vector<Payload> Stepper::Update(std::span<Block* const> blocks,
 }
 
 // The schedule counts the contributor's steps, as it does in other modes.
+//
+// An optimizer that remembers gradients is to remember no more of one than counts: it is
+// scaled before (CGAD, arXiv 2605.09126). To others the rate is the same thing, and
+// signs, which have no size, are weighed by it, too.
 Payload Stepper::UpdateOnArrival(const Block& block, WorkerId from,
                                  const ShardApplied::Arrival& arrival, uint64_t epoch) {
   const uint32_t tensor = block.spec().range.tensor;
   const TrainingPlan& plan = PlanAt(arrival.step);
   const SyncMode mode = plan.settings().sync();
+  const double weight = mode.WeightOfAge(arrival.age);
+  const bool remembers = plan.RemembersGradients(tensor);
   const bool votes = transfers_[tensor].push.votes;
   const double samples = block.samples();
   const TensorUpdate update = {
@@ -220,9 +226,10 @@ Payload Stepper::UpdateOnArrival(const Block& block, WorkerId from,
       .scalars = {.step = block.updates() + 1,
                   .update = block.version(),
                   .learning_rate = plan.LearningRate(tensor, arrival.step, samples) *
-                                   block.rate_factor() * mode.WeightOfAge(arrival.age),
+                                   block.rate_factor() * (remembers ? 1.0 : weight),
                   .samples = samples},
-      .data = {.shape = tensors_[tensor].shape, .job_memory = job_memory_}};
+      .data = {.shape = tensors_[tensor].shape, .job_memory = job_memory_},
+      .weight = remembers ? static_cast<float>(weight) : 1.0f};
   BlockSum sum = block.Sum();
   sum.shown = block.ShownTo(from);
   sum.compensation = static_cast<float>(mode.compensation);

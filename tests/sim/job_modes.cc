@@ -36,8 +36,8 @@ JobSpec MadeValid(JobSpec job) {
 // 0: none, one that is drawn, or one of all.
 uint64_t QuorumOf(std::string_view mode) {
   if (!mode.starts_with("bsp:")) return 0;
-  const uint64_t quorum = ParseSyncMode(*ParseNamedOptions(mode))->quorum;
-  return quorum == kMaxWorkers ? 0 : quorum;
+  const SyncMode parsed = *ParseSyncMode(*ParseNamedOptions(mode));
+  return parsed.is_whole ? 0 : parsed.quorum;
 }
 
 }  // namespace

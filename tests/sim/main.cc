@@ -11,6 +11,7 @@
 #include "tests/sim/job_modes.h"
 #include "tests/sim/simulation.h"
 #include "tests/sim/stall_simulation.h"
+#include "tests/sim/stopped_simulation.h"
 
 namespace syncline::sim {
 namespace {
@@ -97,7 +98,7 @@ void AddOptions(CLI::App& app, Options& options) {
       {"prune", Fault::kPrunesEarly},       {"passes", Fault::kPassesOver},
       {"staleness", Fault::kRunsAhead},     {"age", Fault::kWrongWeight},
       {"deaf", Fault::kHearsNoLess},        {"push-twice", Fault::kPushesTwice},
-      {"view-twice", Fault::kViewsTwice}};
+      {"view-twice", Fault::kViewsTwice},   {"late-drop", Fault::kDropsLate}};
   app.add_option("--plant", options.fault, "a fault, which is to be found")
       ->transform(CLI::CheckedTransformer(kFaults));
   app.add_option("--found-by", options.found_by,
@@ -119,10 +120,14 @@ int Run(const Options& options, const char* program) {
     if (options.found_by > 0 && failed >= options.found_by) break;
     const uint64_t seed = options.start + ran;
     for (const Kind& kind : kinds) {
-      absl::Status status = Simulate(seed, kind.mode, kind.restarts, options.fault);
+      const bool drops_late = options.fault == Fault::kDropsLate;
+      absl::Status status =
+          drops_late ? SimulateStopped(seed, kind.mode, DropsSilent::kAfterFiveTimeouts)
+                     : Simulate(seed, kind.mode, kind.restarts, options.fault);
       const bool stalls =
           kind.restarts == Restarts::kNone && options.fault == Fault::kNone;
       if (stalls) status.Update(SimulateStall(seed));
+      if (stalls) status.Update(SimulateStopped(seed, kind.mode));
       if (status.ok()) continue;
       ++failed;
       std::printf("seed %llu failed: %s\n  repeat with: %s %s --start %llu --seeds 1\n",

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <numbers>
 #include <tuple>
 
 #include "absl/strings/str_cat.h"
@@ -22,6 +23,22 @@ void ForEachTile(const BlockRange& range, const Visit& visit) {
     visit(range.first_element + uint64_t{tile} * kTileElements,
           TileElements(range.elements, tile));
   }
+}
+
+// As docs/modes.md has it, word by word.
+double WeightOfAge(const OptionValues& options, uint64_t age) {
+  const auto of = [&](const char* name, double otherwise) {
+    const auto given = options.find(name);
+    return given == options.end() ? otherwise : given->second;
+  };
+  const auto a = static_cast<double>(age);
+  const double limit = of("age_limit", 0);
+  if (limit > 0 && a >= limit) return 0;
+  double weight = 1;
+  for (uint64_t i = 0; i < age; ++i) weight *= of("age_decay", 1);  // d^a
+  weight /= std::pow(1 + a, of("age_power", 0));
+  if (limit > 0) weight *= (1 + std::cos(std::numbers::pi * a / limit)) / 2;
+  return weight;
 }
 
 float SignOf(float value) {
@@ -349,12 +366,15 @@ void Replay::Arrive(uint32_t id) {
                        .backup = history.at(version)});
     }
     for (float& value : SumOf(block.range)) value = votes ? FiniteSignOf(value) : value;
+    const double weight = WeightOfAge(job_.training.mode.values, applied.arrival->age);
+    const bool remembers = plan_->RemembersGradients(tensor);
     Apply(tensor, block.range,
           {.step = ++block.updates,
            .update = applied.step,
            .learning_rate = plan_->LearningRate(tensor, key.step, samples) *
-                            block.rate_factor * mode.WeightOfAge(applied.arrival->age),
-           .samples = samples});
+                            block.rate_factor * (remembers ? 1 : weight),
+           .samples = samples},
+          remembers ? static_cast<float>(weight) : 1);
   }
   Publish(id, Deltas::kNo, block.updates);
 }
@@ -369,7 +389,8 @@ bool Replay::LacksSamples(const Block& block) const {
   });
 }
 
-void Replay::Apply(uint32_t tensor, const BlockRange& range, const StepScalars& given) {
+void Replay::Apply(uint32_t tensor, const BlockRange& range, const StepScalars& given,
+                   float weight) {
   Tensor& own = tensors_[tensor];
   const TensorShape& shape = trained_[tensor].shape;
   const Optimizer& optimizer = plan_->optimizer(tensor);
@@ -398,6 +419,7 @@ void Replay::Apply(uint32_t tensor, const BlockRange& range, const StepScalars& 
                      own.transform_figures);
     scalars.gradient_scale = 1;
   }
+  for (float& value : SumOf(range)) value *= weight;
   const auto* reduction = optimizer.tensor_reduction();
   own.figures.assign(reduction == nullptr ? 0 : reduction->Figures(shape), 0);
   const TensorData data = {.shape = shape,
@@ -449,52 +471,6 @@ void Replay::Store(uint32_t tensor, uint64_t step) {
                 .tensor = tensor,
                 .slot = static_cast<uint32_t>(slot)});
   }
-}
-
-// ---- What workers pulled ----
-
-void Replay::CheckPull(const Reference::Pull& pull) {
-  const std::string what =
-      absl::StrCat("rank ", pull.rank, " pulled ",
-                   pull.array ? absl::StrCat("array ", *pull.array) : "the average",
-                   " of tensor ", pull.tensor, " at step ", pull.step);
-  const std::optional<std::vector<float>> expected = Expected(pull);
-  if (expected.has_value() != pull.status.ok()) {
-    return reference_.Violate(
-        absl::StrCat(what, ", and heard ", std::string(pull.status.ToString())));
-  }
-  if (!expected) return;
-  const auto is_same = [](float a, float b) {
-    return a == b || (std::isnan(a) && std::isnan(b));
-  };
-  if (std::ranges::equal(*expected, pull.values, is_same)) return;
-  reference_.Violate(absl::StrCat(what, ", and got other values"));
-}
-
-// Nothing where the job keeps none.
-std::optional<std::vector<float>> Replay::Expected(const Reference::Pull& pull) {
-  const auto slots = plan_->optimizer(pull.tensor).slots();
-  const bool is_frozen = trained_[pull.tensor].group.frozen;
-  const auto average = std::ranges::find_if(
-      slots, [](const StateSlot& one) { return one.name == "ema" || one.name == "swa"; });
-  const size_t slot =
-      pull.array ? *pull.array : static_cast<size_t>(average - slots.begin());
-  if (slot >= slots.size() || (pull.array && is_frozen)) return std::nullopt;
-  const Tensor& own = tensors_[pull.tensor];
-  std::vector<float> values(own.sum.size());
-  if (TypeOf(pull.tensor, slot) == StateType::kF32) {
-    values = own.state[slot];
-  } else {
-    LoadState(SlotOf(pull.tensor, slot), 0, values);
-  }
-  for (const Block& block : blocks_) {
-    const bool is_its = block.range.tensor == pull.tensor;
-    if (!is_its || pull.array || block.updates > 0) continue;
-    // Nothing was averaged yet.
-    std::ranges::copy(PartOf(weights_, block.range),
-                      values.begin() + static_cast<ptrdiff_t>(block.range.first_element));
-  }
-  return values;
 }
 
 }  // namespace syncline::sim

@@ -70,7 +70,9 @@ class Replay {
   }
   // Clip factor and whether to skip; advances the loss scale.
   std::optional<float> Decide(uint64_t step);
-  void Apply(uint32_t tensor, const BlockRange& range, const StepScalars& scalars);
+  // `weight`: of the transformed gradient.
+  void Apply(uint32_t tensor, const BlockRange& range, const StepScalars& scalars,
+             float weight = 1);
   void Load(uint32_t tensor);
   void Store(uint32_t tensor, uint64_t step);
   std::span<float> SumOf(const BlockRange& range);

@@ -54,6 +54,7 @@ enum class Fault {
   kRunsAhead,    // a worker takes the staleness of mode ssp for one more
   kHearsNoLess,  // a worker goes on as before when the staleness becomes smaller
   kWrongWeight,  // servers weigh old contributions of mode asp in another way
+  kDropsLate,    // the coordinator drops whoever is stopped after 5 F (SimulateStopped)
   // Each goes two times over the same connection.
   kPushesTwice,
   kViewsTwice

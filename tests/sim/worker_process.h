@@ -97,6 +97,8 @@ class WorkerProcess : private Receiver {
   bool IsLeaving() const { return leaving_; }
   std::string address() const { return transport_->address(); }
   std::optional<uint32_t> incarnation() const { return incarnation_; }
+  // Under way; 0 before it has joined.
+  uint64_t step() const { return exchange_ == nullptr ? 0 : exchange_->step(); }
   // That it was told; 0 before it has joined.
   uint64_t version_of(uint32_t block) const {
     return exchange_ == nullptr ? 0 : exchange_->version_of(block);

@@ -195,8 +195,7 @@ absl::Status CheckMode(const RunOptions& options, const Sizes& sizes) {
     return Usage(
         absl::StrCat(flag, "with --local-aggregation: ", std::string(fits.message())));
   }
-  if (parsed->quorum == kMaxWorkers ||
-      parsed->quorum <= static_cast<uint64_t>(sizes.world)) {
+  if (parsed->is_whole || parsed->quorum <= static_cast<uint64_t>(sizes.world)) {
     return absl::OkStatus();
   }
   return Usage(absl::StrCat(flag, "the quorum is ", parsed->quorum, ", allowed are 1 to ",

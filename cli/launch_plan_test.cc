@@ -91,6 +91,7 @@ TEST(LaunchPlan, TellsWorkersTheirModeAndWhatIsWrongWithIt) {
   }
   const std::pair<const char*, const char*> wrong[] = {
       {"bsp:3", "write NAME=3; such as bsp or bsp:quorum="},
+      {"bsp:quorum=16384", "the quorum is 16384, allowed are 1 to"},
       {"ssp:99", "must be a whole number in [0, 64]"},
       {"ssp:staleness", "write staleness=NUMBER"},
       {"asp:age_power=x", "'x' is no number"},

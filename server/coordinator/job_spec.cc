@@ -301,7 +301,7 @@ absl::Status ValidateJob(const JobSpec& spec) {
         " needs mode bsp without a quorum, and the job has mode ",
         FormatNamedOptions(spec.training.mode), "; choose durability=disk or none"));
   }
-  if (sync.quorum > spec.workers && sync.quorum != kMaxWorkers) {
+  if (sync.quorum > spec.workers && !sync.is_whole) {
     return absl::InvalidArgumentError(
         absl::StrCat("mode '", FormatNamedOptions(spec.training.mode), "': quorum is ",
                      sync.quorum, ", allowed are 1 to ", spec.workers,

@@ -180,6 +180,9 @@ TEST(QuorumSpec, WhatMakesNoSenseIsRefusedWithTheRange) {
   JobSpec job = OfThree(0);
   job.training.mode.values["quorum"] = 3;
   EXPECT_THAT(std::string(ValidateJob(job).message()), HasSubstr("allowed are 1 to 2"));
+  job.training.mode.values["quorum"] = kMaxWorkers;
+  EXPECT_THAT(std::string(ValidateJob(job).message()),
+              HasSubstr("quorum is 16384, allowed are 1 to 2"));
   job.training.mode.values["quorum"] = 0;
   EXPECT_THAT(std::string(ValidateJob(job).message()),
               HasSubstr("quorum is 0, but must be a whole number in [1, 16384]"));

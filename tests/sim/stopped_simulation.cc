@@ -20,10 +20,10 @@ namespace syncline::sim {
 namespace {
 
 constexpr absl::Duration kF = absl::Seconds(4);
-constexpr absl::Duration kLease = 0.6 * kF;  // of docs/modes.md
+constexpr absl::Duration kLease = absl::Milliseconds(2400);  // 0.6 F, of docs/modes.md
 // A step takes 20 ms, its messages and codecs as long again, and a few of these follow each
 // other; the coordinator looks every F/20.
-constexpr absl::Duration kSlack = 0.1 * kF;
+constexpr absl::Duration kSlack = absl::Milliseconds(400);  // 0.1 F
 constexpr absl::Duration kLookEvery = absl::Milliseconds(2);
 constexpr uint64_t kSteps = 60;
 

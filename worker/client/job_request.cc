@@ -16,6 +16,7 @@
 #include "comm/rpc/announcement.h"
 #include "comm/rpc/job_settings_proto.h"
 #include "worker/client/codec_threads.h"
+#include "worker/client/presets.h"
 
 namespace syncline {
 namespace {
@@ -129,6 +130,7 @@ absl::Status CheckSessionOptions(const SessionOptions& options) {
     return absl::InvalidArgumentError("accumulate_steps is 0, but must be 1 or more");
   }
   SYNCLINE_RETURN_IF_ERROR(ParseSyncMode(options.training.mode).status());
+  SYNCLINE_RETURN_IF_ERROR(CheckRounds(options));
   if (options.ranks > 0) SYNCLINE_RETURN_IF_ERROR(CheckHosts(options));
   SYNCLINE_RETURN_IF_ERROR(CheckJobSettings(options.settings));
   return Timeouts::Validate(options.failure_timeout);

@@ -50,12 +50,30 @@ absl::Status ApplyPreset(std::string_view name, SessionOptions& options) {
                               ParseNamedOptions(preset.optimizer));
     options.settings.push_codec = preset.push;
     options.settings.publish_codec = preset.publish;
+    options.preset = preset.name;
     return absl::OkStatus();
   }
   std::vector<std::string> written(names.begin(), names.end());
   return absl::InvalidArgumentError(
       absl::StrCat("'", std::string(name), "' is no preset; there are ",
                    absl::StrJoin(written, ", "), DidYouMean(name, names)));
+}
+
+// worker/python/src/syncline/torch/_decoupled.py has the same reasons.
+absl::Status CheckRounds(const SessionOptions& options) {
+  const std::string& mode = options.training.mode.name;
+  if (options.preset.empty() || (mode != "asp" && mode != "ssp")) return absl::OkStatus();
+  const char* why =
+      mode == "asp"
+          ? "takes each worker's push for an outer step of its own, at the full rate, "
+            "where a round is one step of the mean of all: with W workers the weights "
+            "would go W times as far"
+          : "lets a worker go on with weights that lack its own last round, and they "
+            "would take the place of what it trained since";
+  return absl::InvalidArgumentError(absl::StrCat(
+      "preset=", options.preset, " with mode=", FormatNamedOptions(options.training.mode),
+      ", which ", why,
+      "; take bsp, or bsp:quorum=K, which waits for K workers (docs/local_sgd.md)"));
 }
 
 std::string_view PresetOf(const SessionOptions& options) {

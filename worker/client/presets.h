@@ -11,8 +11,12 @@
 
 namespace syncline {
 
-// Sets optimizer, push_codec and publish_codec. InvalidArgument names the presets there are.
+// Sets optimizer, push_codec, publish_codec and preset. InvalidArgument names the presets there are.
 absl::Status ApplyPreset(std::string_view name, SessionOptions& options);
+
+// InvalidArgument where a preset was applied and the mode has no rounds, as
+// syncline.torch.LocalSGD says.
+absl::Status CheckRounds(const SessionOptions& options);
 
 // The preset whose settings these are; empty if there is none.
 std::string_view PresetOf(const SessionOptions& options);

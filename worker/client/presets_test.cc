@@ -2,9 +2,11 @@
 
 #include <string>
 
+#include "comm/base/sync_mode.h"
 #include "comm/compression/transfer.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "worker/client/job_request.h"
 
 namespace syncline {
 namespace {
@@ -35,6 +37,26 @@ TEST(Presets, SetOptimizerAndCodecsAndNothingElse) {
   EXPECT_EQ(options.training.optimizer.values, plain) << "error feedback is its momentum";
   options.settings.push_codec = "int8";
   EXPECT_EQ(PresetOf(options), "") << "changed since";
+}
+
+TEST(Presets, ModesWithoutRoundsAreRefusedWithTheReason) {
+  SessionOptions options;
+  const auto said = [&](const char* mode) {
+    options.training.mode = *ParseModeText(mode);
+    return std::string(CheckSessionOptions(options).message());
+  };
+  EXPECT_EQ(said("asp"), "") << "no preset, no rounds";
+  for (const char* name :
+       {"diloco", "streaming-diloco", "sparseloco", "post-local-sgd"}) {
+    ASSERT_TRUE(ApplyPreset(name, options).ok());
+    EXPECT_THAT(said("asp:age_power=1"), AllOf(HasSubstr(name), HasSubstr("W times")));
+    EXPECT_THAT(said("ssp:2"), HasSubstr("with mode=ssp:staleness=2, which lets a"));
+    EXPECT_EQ(said("bsp"), "");
+    EXPECT_EQ(said("bsp:quorum=1"), "");
+    EXPECT_EQ(said("bsp:whole=1"), "");
+  }
+  options.training.optimizer = {.name = "adamw"};
+  EXPECT_THAT(said("asp"), HasSubstr("preset=post-local-sgd")) << "its own optimizer";
 }
 
 TEST(Presets, UnknownNamesAreRefusedWithTheNearest) {

@@ -106,6 +106,9 @@ struct SessionOptions {
   uint32_t ranks = 0;
 
   TrainingOptions training = {};
+  // Which was applied last (worker/client/presets.h): the program pushes rounds of local
+  // SGD, and some modes have no rounds. Empty: none.
+  std::string preset = {};
   // How gradients and weights travel, when the job is saved, what it begins with, what
   // outlives servers (docs/settings.md). The same for all workers.
   JobSettings settings = {};  // SYNCLINE_DURABILITY, ...: VariableOf

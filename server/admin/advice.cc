@@ -273,7 +273,8 @@ std::optional<Advice> AdviseOnDecision(const JobFigures& job) {
 }
 
 std::optional<Advice> AdviseOnFewServers(const JobFigures& job) {
-  const double workers = static_cast<double>(job.workers.size());
+  const double workers =
+      static_cast<double>(job.workers.size() + job.without_a_step.size());
   const double servers = static_cast<double>(job.servers.size());
   if (servers == 0 || workers <= servers) return std::nullopt;
   const double wire = UplinkSeconds(job) + DownlinkSeconds(job);

@@ -36,6 +36,8 @@ struct JobFigures {
   bool is_one_host = false;   // all servers have shared memory only: there is no wire
   std::vector<WorkerFigures> workers = {};
   std::vector<ServerFigures> servers = {};
+  std::vector<uint32_t> without_a_step = {};  // ranks of which nothing is known
+  double seconds = 0;  // in which these steps were seen: the longest of all workers
 
   // The longest step of a worker; 0 without workers.
   double step_seconds() const;

@@ -1,7 +1,10 @@
 #include "server/admin/advisor.h"
 
+#include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
@@ -76,6 +79,105 @@ TEST(Advisor, AskersAtAnyTimesSeeTheStepsOfTheLastSeconds) {
   EXPECT_LE(all["seconds"].get<double>(), 14);
 }
 
+// As workers tell it: sums are of whole steps.
+struct Step {
+  double seconds = 18;
+  double since = 0;  // when the worker joined
+};
+std::string MemberAt(int rank, const Step& step, double now) {
+  const double steps = std::floor(std::max(0.0, now - step.since) / step.seconds);
+  const double compute = rank == 1 ? step.seconds : step.seconds / 3;
+  return absl::StrCat(R"({"rank":)", rank,
+                      R"(,"incarnation":1,"bytes":0,"phases":{"steps":)", steps,
+                      R"(,"seconds":{"compute":)", steps * compute, R"(,"others":)",
+                      steps * (step.seconds - compute), "}}}");
+}
+std::string StatusOf(const std::string& members) {
+  return absl::StrCat(
+      R"({"servers":[{"lanes":"TLS"}],"jobs":[{"job":1,"name":"bert","phase":"running",)"
+      R"("mode":"bsp","members":[)",
+      members, "]}]}");
+}
+
+TEST(Advisor, StepsThatTakeLongerThanItsWindowGiveAdviceThatStays) {
+  Advisor advisor;
+  const Step slow = {.seconds = 18};
+  int said = 0;
+  for (int now = 5; now <= 200; now += 5) {  // as the dashboard asks
+    ASSERT_TRUE(advisor
+                    .Add(StatusOf(MemberAt(0, slow, now) + "," + MemberAt(1, slow, now)),
+                         absl::Seconds(now))
+                    .ok());
+    const auto all = nlohmann::json::parse(advisor.AllJson());
+    const auto& of = all["jobs"][0];
+    if (now < 20) continue;  // no step is over
+    ASSERT_EQ(of["why_not"], "") << "after " << now << " s";
+    EXPECT_THAT(of["advice"][0]["what"].get<std::string>(),
+                HasSubstr("worker 1 computes for 18000 ms"));
+    ++said;
+  }
+  EXPECT_GT(said, 30);
+  // Of several steps, and not of all that there ever were.
+  EXPECT_GE(advisor.FiguresOf("bert")->seconds, 4 * 18 - 5);
+  EXPECT_LE(advisor.FiguresOf("bert")->seconds, 6 * 18);
+}
+
+TEST(Advisor, AJobThatStandsStillHasNoAdviceAfterSomeSteps) {
+  Advisor advisor;
+  const Step step = {.seconds = 4};
+  const auto look = [&](double at, double now) {
+    EXPECT_TRUE(advisor
+                    .Add(StatusOf(MemberAt(0, step, at) + "," + MemberAt(1, step, at)),
+                         absl::Seconds(now))
+                    .ok());
+    return advisor.FiguresOf("bert").status();
+  };
+  for (int now = 0; now <= 40; now += 2) (void)look(now, now);
+  EXPECT_TRUE(look(40, 55).ok());
+  EXPECT_THAT(std::string(look(40, 58).message()),
+              HasSubstr("made no step on any worker in 18s"));
+  EXPECT_TRUE(look(58, 59).ok()) << "it goes on";
+}
+
+TEST(Advisor, ANewcomerWithoutAStepIsLeftOutAndNamed) {
+  Advisor advisor;
+  const auto look = [&](int now) {
+    const std::string newcomer = MemberAt(2, {.seconds = 18, .since = 40}, now);
+    const std::string others =
+        MemberAt(0, {.seconds = 2}, now) + "," + MemberAt(1, {.seconds = 2}, now);
+    EXPECT_TRUE(advisor
+                    .Add(StatusOf(now < 40 ? others : others + "," + newcomer),
+                         absl::Seconds(now))
+                    .ok());
+    return advisor.FiguresOf("bert");
+  };
+  for (int now = 0; now < 40; now += 5) (void)look(now);
+  const auto figures = look(45);
+  ASSERT_TRUE(figures.ok()) << figures.status();
+  EXPECT_EQ(figures->workers.size(), 2u);
+  EXPECT_EQ(figures->without_a_step, std::vector<uint32_t>{2});
+  EXPECT_THAT(AdviceAsText("bert", *figures),
+              HasSubstr("without a step of late, and left out: worker 2\n"));
+  const auto all = nlohmann::json::parse(advisor.AllJson());
+  EXPECT_EQ(all["jobs"][0]["without_a_step"], nlohmann::json({2}));
+  EXPECT_EQ(all["jobs"][0]["advice"][0]["bound"], "straggler");
+  for (int now = 50; now < 60; now += 5) (void)look(now);
+  EXPECT_TRUE(look(60)->without_a_step.empty());
+}
+
+TEST(Advisor, ASuccessorOfTheSameNameIsLookedAtForItself) {
+  Advisor advisor;
+  const auto both = [](uint64_t steps) {
+    auto one = nlohmann::json::parse(Status({.steps = 500, .phase = "over"}));
+    const auto other = nlohmann::json::parse(Status({.steps = steps, .job = 2}));
+    one["jobs"].push_back(other["jobs"][0]);
+    return one.dump();
+  };
+  ASSERT_TRUE(advisor.Add(both(10), absl::Seconds(1)).ok());
+  ASSERT_TRUE(advisor.Add(both(20), absl::Seconds(6)).ok());
+  EXPECT_NEAR(advisor.FiguresOf("bert")->step_seconds(), 0.04, 1e-9);
+}
+
 TEST(Advisor, SaysWhyItHasNoAdvice) {
   Advisor advisor;
   EXPECT_FALSE(advisor.Add("no status", absl::ZeroDuration()).ok());
@@ -86,10 +188,9 @@ TEST(Advisor, SaysWhyItHasNoAdvice) {
     EXPECT_TRUE(advisor.Add(Status(seen), absl::Seconds(5)).ok());
     return std::string(advisor.FiguresOf("bert").status().message());
   };
-  EXPECT_THAT(why({.steps = 9}), HasSubstr("made no step on worker 0 in 5s"));
-  EXPECT_THAT(why({.steps = 19, .incarnation = 2}),
-              HasSubstr("made no step on worker 0"));
-  EXPECT_THAT(why({.steps = 19, .job = 2}), HasSubstr("made no step on worker 0"));
+  EXPECT_THAT(why({.steps = 9}), HasSubstr("made no step on any worker in 5s"));
+  EXPECT_THAT(why({.steps = 19, .incarnation = 2}), HasSubstr("made no step on any"));
+  EXPECT_THAT(why({.steps = 19, .job = 2}), HasSubstr("made no step on any worker"));
   EXPECT_THAT(why({.steps = 19, .phase = "waiting"}), HasSubstr("is waiting"));
   EXPECT_THAT(why({.steps = 19, .mode = "asp"}), HasSubstr("no worker of it waits"));
 }

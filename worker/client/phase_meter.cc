@@ -15,7 +15,7 @@ void PhaseMeter::Begin() {
   absl::MutexLock lock(&mutex_);
   has_begun_ = true;
   since_ = clock_.Now();
-  sums_ = {};
+  sums_ = whole_steps_ = {};
   durations_ = {};
   stepped_at_.reset();
 }
@@ -67,6 +67,8 @@ void PhaseMeter::Step(uint64_t next) {
   const absl::Duration now = clock_.Now();
   if (stepped_at_) durations_.Add(now - *stepped_at_);
   stepped_at_ = now;
+  whole_steps_ = sums_;
+  whole_steps_[phase()] += absl::ToDoubleSeconds(now - since_);
 }
 
 // The program may still have to wake up.
@@ -81,6 +83,11 @@ void PhaseMeter::Landed() {
 StepDurations PhaseMeter::durations() const {
   absl::MutexLock lock(&mutex_);
   return durations_;
+}
+
+WorkerPhases PhaseMeter::whole_steps() const {
+  absl::MutexLock lock(&mutex_);
+  return whole_steps_;
 }
 
 WorkerPhases PhaseMeter::sums() const {

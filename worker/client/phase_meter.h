@@ -41,7 +41,10 @@ class PhaseMeter {
   void Step(uint64_t next = 0) ABSL_LOCKS_EXCLUDED(mutex_);
   // All that was pushed is answered with weights.
   void Landed() ABSL_LOCKS_EXCLUDED(mutex_);
+  // Until now, also of a step that is not over.
   WorkerPhases sums() const ABSL_LOCKS_EXCLUDED(mutex_);
+  // Until the last Step, so that differences are of whole steps, however long one takes.
+  WorkerPhases whole_steps() const ABSL_LOCKS_EXCLUDED(mutex_);
   // From one Step to the next.
   StepDurations durations() const ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -87,6 +90,7 @@ class PhaseMeter {
   WorkerPhase program_ ABSL_GUARDED_BY(mutex_) = WorkerPhase::kCompute;
   absl::Duration since_ ABSL_GUARDED_BY(mutex_) = absl::ZeroDuration();
   WorkerPhases sums_ ABSL_GUARDED_BY(mutex_);
+  WorkerPhases whole_steps_ ABSL_GUARDED_BY(mutex_);
   StepDurations durations_ ABSL_GUARDED_BY(mutex_);
   std::optional<absl::Duration> stepped_at_ ABSL_GUARDED_BY(mutex_);
   TraceTrack* track_ ABSL_GUARDED_BY(mutex_) = nullptr;

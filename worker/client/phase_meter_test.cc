@@ -72,6 +72,29 @@ TEST_F(PhaseMeterTest, DurationsGoFromOneStepToTheNext) {
   EXPECT_NEAR(absl::ToDoubleMilliseconds(*meter_.durations().Quantile(1)), 100, 4);
 }
 
+TEST_F(PhaseMeterTest, OfWholeStepsNothingIsToldOfTheOneUnderWay) {
+  const auto compute = [&] { return 1e3 * meter_.whole_steps()[WorkerPhase::kCompute]; };
+  meter_.Begin();
+  Pass(18'000);
+  EXPECT_EQ(compute(), 0);
+  meter_.Step();
+  Pass(12'000);
+  EXPECT_NEAR(compute(), 18'000, 1e-6);
+  EXPECT_NEAR(Milliseconds(WorkerPhase::kCompute), 30'000, 1e-6);
+  {
+    const PhaseMeter::Wait wait(meter_);
+    Pass(500);
+  }
+  Pass(6'000);
+  meter_.Step();
+  EXPECT_EQ(meter_.whole_steps().steps, 2u);
+  EXPECT_NEAR(compute(), 36'000, 1e-6);
+  EXPECT_NEAR(1e3 * meter_.whole_steps()[WorkerPhase::kOthers], 500, 1e-6);
+  meter_.Begin();
+  EXPECT_EQ(meter_.whole_steps().steps, 0u);
+  EXPECT_EQ(compute(), 0);
+}
+
 TEST_F(PhaseMeterTest, NothingCountsBeforeItBegins) {
   {
     const PhaseMeter::Wait wait(meter_);

@@ -13,6 +13,7 @@
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
+#include <ctime>
 #include <filesystem>
 #include <utility>
 
@@ -324,6 +325,16 @@ ProcessEvent ProcessGroup::Next(absl::Time deadline) {
     if (absl::Now() >= deadline) return event;
     Wait(deadline);
   }
+}
+
+std::optional<double> ProcessGroup::CpuSeconds(const std::string& name) const {
+  const auto child = children_.find(name);
+  if (child == children_.end()) return std::nullopt;
+  clockid_t clock = 0;
+  timespec used = {};
+  if (clock_getcpuclockid(child->second.pid, &clock) != 0) return std::nullopt;
+  if (clock_gettime(clock, &used) != 0) return std::nullopt;
+  return static_cast<double>(used.tv_sec) + static_cast<double>(used.tv_nsec) * 1e-9;
 }
 
 void ProcessGroup::Stop(const std::string& name, absl::Duration grace) {

@@ -109,6 +109,9 @@ class ProcessGroup {
   bool IsRunning(const std::string& name) const { return children_.count(name) != 0; }
   bool empty() const { return children_.empty(); }
 
+  // Of a child that runs, so far, without its own children. Nothing where it is gone.
+  std::optional<double> CpuSeconds(const std::string& name) const;
+
   // Of the children whose kExit was reported, by name; of a name used again, the last.
   const std::map<std::string, ProcessUsage>& usage() const { return usage_; }
 

@@ -311,6 +311,14 @@ TEST_F(ProcessGroupTest, TimesOut) {
             ProcessEvent::kTimeout);
 }
 
+TEST_F(ProcessGroupTest, TellsTheCpuTimeOfAChildThatRuns) {
+  EXPECT_FALSE(group_->CpuSeconds("worker0").has_value());
+  ASSERT_TRUE(group_->Start(Shell("worker0", "while :; do :; done")).ok());
+  EXPECT_TRUE(Eventually([&] { return group_->CpuSeconds("worker0") > 0.05; }));
+  ASSERT_TRUE(group_->Start(Shell("worker1", "sleep 100")).ok());
+  EXPECT_LT(group_->CpuSeconds("worker1"), 10);
+}
+
 TEST_F(ProcessGroupTest, LeavesNothingBehindWhenTheLauncherIsKilled) {
   const pid_t launcher = fork();
   if (launcher == 0) {

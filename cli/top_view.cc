@@ -30,8 +30,11 @@ constexpr size_t kRateSamples = 10;
 constexpr size_t kSparkSamples = 4;
 constexpr size_t kServersShown = 4;
 constexpr size_t kJobsShown = 5;
-// What a member's heartbeat may lag before it is worth a look: several of its intervals.
-constexpr double kLateHeartbeatSeconds = 3;
+// What a heartbeat may lag before it is worth a look, in failure timeouts: members send one
+// each tenth, and are dropped after six.
+constexpr double kLateHeartbeat = 0.3;
+// Of a coordinator that is older than its figure in the status, as unless told otherwise.
+constexpr double kUsualFailureTimeoutSeconds = 10;
 // A job that does not move for so long is said to wait for those who work.
 constexpr absl::Duration kStandsStill = absl::Seconds(2);
 constexpr double kStraggles = 0.25;  // busier than the median by so much
@@ -122,6 +125,8 @@ absl::Status TopView::Add(const std::string& json, absl::Duration now) {
   failed_since_.reset();
   build_version_ = Word(status, "build_version");
   uptime_seconds_ = status.value("uptime_seconds", 0.0);
+  late_seconds_ = kLateHeartbeat *
+                  status.value("failure_timeout_seconds", kUsualFailureTimeoutSeconds);
 
   std::set<uint32_t> present;
   for (const Json& server : status.value("servers", Json::array())) {
@@ -349,7 +354,7 @@ void TopView::DrawServers(std::vector<TopLine>& lines) const {
     if (server.memory_budget > 0) {
       absl::StrAppend(&memory, " of ", FormatByteSize(server.memory_budget));
     }
-    const bool late = server.heartbeat_age > kLateHeartbeatSeconds;
+    const bool late = server.heartbeat_age > late_seconds_;
     lines.push_back(
         {absl::StrFormat("%-6d %s %-11s %s %-5s %s", server.id, Fitted(server.name, 20),
                          HumanBytes(server.BytesPerSecond()), Fitted(memory, 24),
@@ -432,7 +437,7 @@ TopLine TopView::DrawMember(const Job& job, const Member& member, size_t columns
   const bool straggles = job.members.size() > 1 &&
                          member.samples.size() >= kRateSamples &&
                          member.Busy() > Median(busy) + kStraggles;
-  const bool late = member.heartbeat_age > kLateHeartbeatSeconds;
+  const bool late = member.heartbeat_age > late_seconds_;
   const std::string cells = absl::StrFormat(
       "  %4d %s %9d %6d %8s %11s %4.0f%% %5.1fs ", member.rank, Fitted(member.name, 13),
       last.step, front - last.step, Rate(member.StepsPerSecond()),

@@ -150,6 +150,7 @@ class TopView {
   const TopOptions options_;
   std::string build_version_ = {};
   double uptime_seconds_ = 0;
+  double late_seconds_ = 0;                 // a heartbeat that is older is
   std::optional<absl::Duration> now_ = {};  // of the last status
   std::map<uint32_t, Server> servers_ = {};
   std::map<uint32_t, Job> jobs_ = {};

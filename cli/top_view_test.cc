@@ -157,6 +157,25 @@ TEST(TopView, ANewLifeOfARankHasNoHistory) {
   EXPECT_THAT(Picture(view), ContainsRegex("0 host:10 +3 +0 +0.00"));
 }
 
+TEST(TopView, WhatIsLateFollowsFromTheFailureTimeout) {
+  const auto warnings = [](const std::string& about_f, double age) {
+    std::string status = Status(1, {{.rank = 0, .heartbeat_age = age}});
+    status.insert(1, about_f);
+    TopView view({.coordinator = "a:1"});
+    EXPECT_TRUE(view.Add(status, absl::Seconds(1)).ok());
+    const auto lines = view.Draw({});
+    return std::ranges::count(lines, TopLine::Tone::kWarning, &TopLine::tone);
+  };
+  const std::string two_minutes = R"("failure_timeout_seconds":120,)";
+  EXPECT_EQ(warnings(two_minutes, 13), 0) << "heartbeats come each 12 s";
+  EXPECT_EQ(warnings(two_minutes, 37), 1);
+  const std::string one_second = R"("failure_timeout_seconds":1,)";
+  EXPECT_EQ(warnings(one_second, 0.25), 0);
+  EXPECT_EQ(warnings(one_second, 0.4), 1);
+  EXPECT_EQ(warnings("", 2.9), 0) << "an older coordinator";
+  EXPECT_EQ(warnings("", 3.1), 1);
+}
+
 TEST(TopView, FitsIntoAnyTerminal) {
   std::vector<Seen> members;
   for (uint32_t rank = 0; rank < 64; ++rank) {

@@ -6,8 +6,10 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <system_error>
@@ -84,6 +86,8 @@ class Processes {
   std::string self_;
   std::string folder_;
   std::unique_ptr<ProcessGroup> group_;
+  // CPU seconds of coordinator and members by the mark of the load at which it was so.
+  std::map<std::string, std::map<std::string, double>, std::less<>> used_at_;
 };
 
 absl::Status Processes::Prepare() {
@@ -150,7 +154,13 @@ absl::Status Processes::RunLoad(const ControlLoadOptions& load) {
       .out = Output::kLog,
       .err = Output::kLog,
       .log_path = folder_ + "/members.log",
-      .on_line = nullptr};
+      .on_line = [this](std::string_view line) {
+        if (line != kScenarioBegins && line != kScenarioEnds) return;
+        for (const char* name : {"coordinator", "members"}) {
+          const std::optional<double> used = group_->CpuSeconds(name);
+          if (used) used_at_[std::string(line)][name] = *used;
+        }
+      }};
   SYNCLINE_RETURN_IF_ERROR(group_->Start(spec));
   for (;;) {
     const ProcessEvent event = group_->Next(absl::InfiniteFuture());
@@ -183,6 +193,10 @@ absl::StatusOr<Json> Processes::Run(ControlLoadOptions load) {
     report["processes"].push_back({{"name", name},
                                    {"cpu_seconds", used.cpu_seconds},
                                    {"peak_rss_bytes", used.peak_rss_bytes}});
+    auto& ends = used_at_[std::string(kScenarioEnds)];
+    if (!ends.contains(name)) continue;
+    report["processes"].back()["scenario_cpu_seconds"] =
+        ends[name] - used_at_[std::string(kScenarioBegins)][name];
   }
   return report;
 }
@@ -206,6 +220,9 @@ void Print(const Json& report) {
               settings["workers"].get<unsigned>(), settings["servers"].get<unsigned>());
   std::printf("  begins in %.3f s, the scenario took %.3f s\n",
               report["begin_seconds"].get<double>(), report["seconds"].get<double>());
+  std::printf("  beats     %.0f a second of %.0f that are promised\n",
+              report["beats_per_second"].get<double>(),
+              report["promised_beats_per_second"].get<double>());
   std::printf("  lost      %u members\n", report["lost"].get<unsigned>());
   for (const Json& reason : report["reasons"]) {
     std::printf("            %s\n", reason.get<std::string>().c_str());
@@ -216,10 +233,13 @@ void Print(const Json& report) {
   PrintTraffic("said", report["sent"]);
   PrintTraffic("heard", report["received"]);
   for (const Json& process : report["processes"]) {
-    std::printf("  %-12s%6.2f s CPU, peak %.0f MiB\n",
-                process["name"].get<std::string>().c_str(),
-                process["cpu_seconds"].get<double>(),
-                process["peak_rss_bytes"].get<double>() / (1 << 20));
+    const double used = process.value("scenario_cpu_seconds", 0.0);
+    std::printf(
+        "  %-12s%6.2f s CPU in the scenario (%.2f cores), %.2f s in all, "
+        "peak %.0f MiB\n",
+        process["name"].get<std::string>().c_str(), used,
+        used / report["seconds"].get<double>(), process["cpu_seconds"].get<double>(),
+        process["peak_rss_bytes"].get<double>() / (1 << 20));
   }
 }
 
@@ -244,7 +264,11 @@ absl::StatusOr<int> BenchControl(const BenchOptions& options) {
   return kExitDone;
 }
 
-absl::StatusOr<int> WriteLoadReport(const ControlLoadOptions& load) {
+absl::StatusOr<int> WriteLoadReport(ControlLoadOptions load) {
+  load.on_mark = [](std::string_view what) {
+    std::printf("%.*s\n", static_cast<int>(what.size()), what.data());
+    std::fflush(stdout);
+  };
   SYNCLINE_ASSIGN_OR_RETURN(const Json report, RunControlLoad(load));
   std::ofstream file(load.report);
   file << report;

@@ -13,6 +13,7 @@
 #include "absl/time/clock.h"
 #include "cli/bench/control_member.h"
 #include "cli/bench/figures.h"
+#include "cli/bench/pace.h"
 #include "comm/base/env.h"
 #include "comm/base/status.h"
 #include "comm/base/steady_condition.h"
@@ -117,6 +118,9 @@ class Load {
   void OnEnd(size_t index, const absl::Status& status) ABSL_LOCKS_EXCLUDED(mutex_);
   void BeatUntilOver() ABSL_LOCKS_EXCLUDED(mutex_);
   void ProbeUntilOver() ABSL_LOCKS_EXCLUDED(mutex_);
+  void Mark(std::string_view what) const {
+    if (options_.on_mark) options_.on_mark(what);
+  }
   Json Report(double seconds) ABSL_LOCKS_EXCLUDED(mutex_);
 
   const ControlLoadOptions options_;
@@ -128,6 +132,7 @@ class Load {
   std::thread heart_;
   std::thread probe_;
   std::atomic<bool> over_ = false;
+  std::atomic<uint64_t> beats_ = 0;  // of the scenario
   double begin_seconds_ = 0;
 
   absl::Mutex mutex_;
@@ -280,6 +285,7 @@ absl::Status Load::KillATenth() {
 void Load::BeatUntilOver() {
   constexpr absl::Duration kSlice = absl::Milliseconds(10);
   const int64_t slices = std::max<int64_t>(timeouts_.heartbeat_interval / kSlice, 1);
+  Pace pace(clock_.Now(), kSlice);
   for (int64_t slice = 0; !over_; ++slice) {
     std::vector<ControlMember*> beating;
     {
@@ -290,7 +296,8 @@ void Load::BeatUntilOver() {
       }
     }
     for (ControlMember* member : beating) member->Say(Beat(1 + slice / slices));
-    absl::SleepFor(kSlice);
+    beats_ += beating.size();
+    absl::SleepFor(pace.Rest(clock_.Now()));
   }
 }
 
@@ -316,7 +323,12 @@ Json Load::Report(double seconds) {
                  {"seconds", seconds},
                  {"received", received_.Report()},
                  {"sent", sent_.Report()}};
+  report["beats_per_second"] = static_cast<double>(beats_) / seconds;
   absl::MutexLock lock(&mutex_);
+  const auto beat = std::ranges::count_if(
+      members_, [](const auto& one) { return !one->ended && !one->killed; });
+  report["promised_beats_per_second"] =
+      static_cast<double>(beat) / absl::ToDoubleSeconds(timeouts_.heartbeat_interval);
   report["lost"] = lost_;
   report["reasons"] = reasons_;
   if (answers_.empty()) answers_.push_back(0);
@@ -329,15 +341,22 @@ absl::StatusOr<Json> Load::Run() {
   SYNCLINE_RETURN_IF_ERROR(Connect());
   heart_ = std::thread([this] { BeatUntilOver(); });
   probe_ = std::thread([this] { ProbeUntilOver(); });
+  const bool is_start = options_.scenario == "start";
+  if (is_start) Mark(kScenarioBegins);
   SYNCLINE_RETURN_IF_ERROR(Begin());
-  if (options_.scenario == "start") return Report(begin_seconds_);
+  if (is_start) Mark(kScenarioEnds);
+  if (is_start) return Report(begin_seconds_);
   received_.Reset();
   sent_.Reset();
+  beats_ = 0;
+  Mark(kScenarioBegins);
   const absl::Duration start = clock_.Now();
   if (options_.scenario == "steady") absl::SleepFor(absl::Seconds(options_.seconds));
   if (options_.scenario == "death") SYNCLINE_RETURN_IF_ERROR(KillATenth());
   if (options_.scenario == "tensors") SYNCLINE_RETURN_IF_ERROR(BeginLargeJob());
-  return Report(absl::ToDoubleSeconds(clock_.Now() - start));
+  const double seconds = absl::ToDoubleSeconds(clock_.Now() - start);
+  Mark(kScenarioEnds);
+  return Report(seconds);
 }
 
 }  // namespace

@@ -7,7 +7,9 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
+#include <string_view>
 
 #include "absl/status/statusor.h"
 #include "nlohmann/json.hpp"
@@ -25,7 +27,12 @@ struct ControlLoadOptions {
   double seconds = 10;     // of steady
   double failure_timeout = 10;
   std::string report;  // where the figures go
+  // Called with what is below, as it happens.
+  std::function<void(std::string_view)> on_mark = nullptr;
 };
+
+inline constexpr std::string_view kScenarioBegins = "the scenario begins";
+inline constexpr std::string_view kScenarioEnds = "the scenario ends";
 
 // What scenario `tensors` adds beside the job of `workers`.
 inline constexpr uint32_t kLargeJobWorkers = 32;
@@ -34,6 +41,8 @@ inline constexpr uint32_t kLargeJobTensors = 100000;
 // Joins, plays the scenario and leaves. Figures:
 //   begin_seconds    from the first hello until the last worker was welcomed
 //   seconds          of the scenario
+//   beats_per_second, promised_beats_per_second
+//                    heartbeats that the members said, and one each F/10 of those there are
 //   lost, reasons    members whose stream ended though they beat, and the first reasons
 //   answer_seconds   how long the coordinator took to answer a question that its state
 //                    machine must see: "median", "p10", "p90" and "max", which is the

@@ -9,6 +9,7 @@
 #include "cli/app.h"
 #include "cli/bench/bench.h"
 #include "cli/bench/control_load.h"
+#include "cli/bench/pace.h"
 #include "comm/base/exit_codes.h"
 #include "comm/base/limits.h"
 #include "comm/rpc/server.h"
@@ -36,7 +37,7 @@ class BenchControlTest : public ::testing::Test {
     running_.Shutdown(absl::Seconds(5));
   }
 
-  nlohmann::json Play(const std::string& scenario) const {
+  nlohmann::json Play(const std::string& scenario) {
     ControlLoadOptions load;
     load.coordinator = running_.address;
     load.scenario = scenario;
@@ -45,11 +46,13 @@ class BenchControlTest : public ::testing::Test {
     load.tensors = 3;
     load.channels = 4;
     load.seconds = 2;
+    load.on_mark = [this](std::string_view what) { marks_.emplace_back(what); };
     const auto report = RunControlLoad(load);
     EXPECT_TRUE(report.ok()) << report.status();
     return report.ok() ? *report : nlohmann::json::object();
   }
 
+  std::vector<std::string> marks_;
   MemoryStore store_;
   std::unique_ptr<CoordinatorService> service_;
   RunningServer running_;
@@ -76,7 +79,31 @@ TEST_F(BenchControlTest, SteadyMembersBeat) {
   const nlohmann::json report = Play("steady");
   EXPECT_EQ(report["lost"], 0);
   EXPECT_GE(report["sent"]["kinds"]["heartbeat"]["messages"], 1);
+  EXPECT_EQ(report["promised_beats_per_second"], 22)
+      << "20 workers and 2 servers, each s";
+  EXPECT_GT(report["beats_per_second"], 0);
+  EXPECT_EQ(marks_, (std::vector<std::string>{std::string(kScenarioBegins),
+                                              std::string(kScenarioEnds)}));
   EXPECT_FALSE(report["received"]["kinds"].contains("epoch_changed"));
+}
+
+TEST(Pace, WorkTakesNothingFromTheRate) {
+  absl::Duration now = absl::Seconds(7);
+  Pace pace(now, absl::Milliseconds(10));
+  for (int i = 0; i < 100; ++i) {
+    now += absl::Milliseconds(i == 50 ? 95 : 5);  // once it is late
+    now += pace.Rest(now);
+  }
+  EXPECT_EQ(now, absl::Seconds(8)) << "100 times each 10 ms";
+}
+
+TEST(Pace, OfALongPauseASecondIsMadeUpFor) {
+  Pace pace(absl::ZeroDuration(), absl::Milliseconds(10));
+  absl::Duration now = absl::Minutes(5);
+  int at_once = 0;
+  while (pace.Rest(now) == absl::ZeroDuration()) ++at_once;
+  EXPECT_GE(at_once, 99);
+  EXPECT_LE(at_once, 101);
 }
 
 TEST(BenchControlFlags, NonsenseIsRefused) {

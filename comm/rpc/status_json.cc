@@ -185,6 +185,7 @@ Json ToJson(const v1::JobStatus& job) {
           {"skipped_steps", job.skipped_steps()},
           {"left_out", job.left_out()},
           {"loss", job.has_loss() ? Json(job.loss()) : Json()},
+          {"gradient_norm", job.has_gradient_norm() ? Json(job.gradient_norm()) : Json()},
           {"loss_curve", ToList(job.loss_curve())},
           {"checkpoint", ToJson(job.checkpoint())},
           {"durability", job.durability()},
@@ -217,6 +218,7 @@ absl::StatusOr<std::string> AskForStatus(const std::shared_ptr<grpc::Channel>& c
 std::string StatusAsJson(const v1::StatusReply& reply) {
   const Json json = {{"build_version", reply.build_version()},
                      {"uptime_seconds", reply.uptime_seconds()},
+                     {"failure_timeout_seconds", reply.failure_timeout_seconds()},
                      {"servers", ToList(reply.servers())},
                      {"jobs", ToList(reply.jobs())},
                      {"events", ToList(reply.events())}};

@@ -1,7 +1,7 @@
 // The coordinator's status as JSON: what `syncline status --json` prints and the admin
 // port serves as /status, in one form.
 //
-//   {"build_version": "0.1.0", "uptime_seconds": 12.5,
+//   {"build_version": "0.1.0", "uptime_seconds": 12.5, "failure_timeout_seconds": 10,
 //    "servers": [{"server": 0, "name": "host:17", "incarnation": 1, "shards": 1,
 //                 "lanes": "sysv",
 //                 "heartbeat_age_seconds": 0.2, "bytes": 1048576}],

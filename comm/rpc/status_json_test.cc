@@ -93,6 +93,7 @@ TEST_F(StatusJson, FetchesNumbersAsNumbers) {
   EXPECT_EQ(json["jobs"][0]["epoch"], 3);
   EXPECT_EQ(json["jobs"][0]["learning_rate"], 2.5e-4);
   EXPECT_EQ(json["jobs"][0]["loss_scale"], 65536);
+  EXPECT_TRUE(json["jobs"][0]["gradient_norm"].is_null()) << "this job has none";
   EXPECT_EQ(json["jobs"][0]["skipped_steps"], 2);
   EXPECT_EQ(json["jobs"][0]["push_codec"], "onebit");
   const auto& compression = json["jobs"][0]["members"][0]["compression"];

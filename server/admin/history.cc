@@ -56,25 +56,31 @@ void History::AddJob(const JobView& view, absl::Time now) {
   }
   Job& job = known->second;
   job.step = std::max(job.step, view.step);
-  CountBytes(view, job);
+  job.bytes.Add(view.members, &MemberView::bytes);
+  job.samples.Add(view.members, &MemberView::samples);
   job.own_times.Add(view.members);
   if (!IsOver(view) || !job.is_over) {  // also where it ended
-    AddPoint({.time = now, .step = job.step, .loss = view.loss, .bytes = job.bytes}, job);
+    AddPoint({.time = now,
+              .step = job.step,
+              .loss = view.loss,
+              .bytes = job.bytes.sum,
+              .samples = job.samples.sum},
+             job);
   }
   job.is_over = IsOver(view);
 }
 
-// A member's count begins anew with each of its lives, and goes with it; the job's only
-// grows.
-void History::CountBytes(const JobView& view, Job& job) const {
+void History::Count::Add(const std::vector<MemberView>& members,
+                         uint64_t MemberView::*figure) {
   std::map<uint32_t, uint64_t> now;
-  for (const MemberView& member : view.members) {
-    const auto known = job.bytes_of_members.find(member.rank);
-    const uint64_t before = known == job.bytes_of_members.end() ? 0 : known->second;
-    job.bytes += member.bytes >= before ? member.bytes - before : member.bytes;
-    now[member.rank] = member.bytes;
+  for (const MemberView& member : members) {
+    const auto known = of_members.find(member.rank);
+    const uint64_t before = known == of_members.end() ? 0 : known->second;
+    const uint64_t count = member.*figure;
+    sum += count >= before ? count - before : count;
+    now[member.rank] = count;
   }
-  job.bytes_of_members = std::move(now);
+  of_members = std::move(now);
 }
 
 void History::AddPoint(const Point& point, Job& job) const {
@@ -107,7 +113,8 @@ std::string History::FiguresJson(Span span) const {
       points.push_back({{"time", Seconds(point.time)},
                         {"step", point.step},
                         {"loss", has_loss ? Json(*point.loss) : Json()},
-                        {"bytes", point.bytes}});
+                        {"bytes", point.bytes},
+                        {"samples", point.samples}});
     };
     if (span == Span::kAll) {
       for (const Point& point : job.coarse) add(point);

@@ -45,9 +45,10 @@ class History {
     kAll,
     kLatest,  // what a reader who asks every other second has not seen yet
   };
-  // {"jobs":[{"job":1,"name":"bert","points":[{"time":1763.5,"step":9,"loss":0.5,"bytes":7},…]},…]}: seconds
-  // since 1970 (now: of the last sample), the step of the job, the the last loss or null, what the members have sent and received
-  // since the job began here; oldest first. With kAll each job has "workers", too, as own_times.h keeps
+  // {"jobs":[{"job":1,"name":"bert","points":[{"time":1763.5,"step":9,"loss":0.5,"bytes":7,
+  // "samples":288},…]},…]}: seconds since 1970 (now: of the last sample), the step of the job, the
+  // last loss or null, what the members have sent and received, and the samples that they have
+  // contributed, since the job began here; oldest first. With kAll each job has "workers", too, as own_times.h keeps
   // them: [{"rank":0,"incarnation":1,"steps":9,"seconds":0.9,"points":[0.1,…]},…].
   std::string FiguresJson(Span span) const;
 
@@ -57,6 +58,15 @@ class History {
     uint64_t step = 0;
     std::optional<double> loss = {};
     uint64_t bytes = 0;
+    uint64_t samples = 0;
+  };
+  // Of a job. A member's count begins anew with each of its lives, and goes with it; this
+  // only grows.
+  struct Count {
+    std::map<uint32_t, uint64_t> of_members = {};  // by rank, of its present life
+    uint64_t sum = 0;
+
+    void Add(const std::vector<MemberView>& members, uint64_t MemberView::*figure);
   };
   struct Job {
     std::string name;
@@ -66,13 +76,11 @@ class History {
     bool is_over = false;
     uint64_t step =
         0;  // the lowest of the members; does not fall when one joins that has none yet
-    std::map<uint32_t, uint64_t> bytes_of_members = {};  // by rank, of its present life
-    uint64_t bytes = 0;
+    Count bytes = {}, samples = {};
     OwnTimes own_times = {};
   };
 
   void AddJob(const JobView& view, absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void CountBytes(const JobView& view, Job& job) const;
   void AddPoint(const Point& point, Job& job) const;
   // False when all are live.
   bool ForgetAJob() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

@@ -32,18 +32,27 @@ json Points(const History& history) {
 
 TEST(History, KeepsFiguresInOrder) {
   History history;
-  JobView job = Running(7, {{.rank = 0, .bytes = 100}, {.rank = 1, .bytes = 50}});
+  JobView job =
+      Running(7, {{.rank = 0, .bytes = 100, .samples = 64}, {.rank = 1, .bytes = 50}});
   job.loss = 0.5;
   history.Add({.jobs = {job}}, kStart);
   job.step = 9;
   job.loss.reset();
   job.members[0].bytes = 160;
+  job.members[0].samples = 96;
+  job.members[1].samples = 8;
   history.Add({.jobs = {job}}, kStart + absl::Milliseconds(1500));
   const json points = Points(history);
-  EXPECT_EQ(points[0],
-            (json{{"time", 1000.0}, {"step", 7}, {"loss", 0.5}, {"bytes", 150}}));
-  EXPECT_EQ(points[1],
-            (json{{"time", 1001.5}, {"step", 9}, {"loss", nullptr}, {"bytes", 210}}));
+  EXPECT_EQ(points[0], (json{{"time", 1000.0},
+                             {"step", 7},
+                             {"loss", 0.5},
+                             {"bytes", 150},
+                             {"samples", 64}}));
+  EXPECT_EQ(points[1], (json{{"time", 1001.5},
+                             {"step", 9},
+                             {"loss", nullptr},
+                             {"bytes", 210},
+                             {"samples", 104}}));
 }
 
 TEST(History, HasOwnTimesOfWorkersForThoseWhoAskForAll) {

@@ -33,6 +33,9 @@ using Value = std::optional<double>;
 constexpr Figure kGauges[] = {
     {"syncline_loss", "Loss of the latest step that workers reported.",
      [](Viewed job) { return job.loss; }},
+    {"syncline_gradient_norm",
+     "Norm of all gradients before clipping, of jobs that clip by it.",
+     [](Viewed job) { return job.gradient_norm; }},
     {"syncline_learning_rate", "Learning rate of the present step.",
      [](Viewed job) -> Value { return job.learning_rate; }},
     {"syncline_loss_scale", "Loss scale of a job; 1 without loss scaling.",

@@ -47,11 +47,14 @@ TEST_F(JobMetricsTest, ShowWhatTheCoordinatorKnows) {
   JobView job = Job(1, "bert");
   metrics_.Show({.jobs = {job}});
   EXPECT_THAT(Shown(), Not(HasSubstr("syncline_loss{"))) << "none was reported";
+  EXPECT_THAT(Shown(), Not(HasSubstr("syncline_gradient_norm{"))) << "it does not clip";
   job.loss = 0.5;
+  job.gradient_norm = 3.5;
   metrics_.Show({.jobs = {job}});
   metrics_.Show({.jobs = {job}});
   for (const char* line :
        {"syncline_loss{job_name=\"bert\"} 0.5\n",
+        "syncline_gradient_norm{job_name=\"bert\"} 3.5\n",
         "syncline_learning_rate{job_name=\"bert\"} 0.25\n",
         "syncline_loss_scale{job_name=\"bert\"} 1024\n",
         "syncline_expected_workers{job_name=\"bert\"} 4\n",

@@ -292,9 +292,11 @@ TEST_F(CoordinatorTest, DecisionComesWhenAllBlocksHaveReported) {
   EXPECT_FALSE(Last<StepDecision>(1).has_value());
   Say(1, BlockFigures{id, 0, 0, {16.0}});
   EXPECT_FLOAT_EQ(Last<StepDecision>(1)->decision.gradient_scale, 1.0 / (5.0 + 1e-6));
+  EXPECT_EQ(coordinator_->View(now_).jobs.at(0).gradient_norm, 5.0);
   Say(1, BlockFigures{id, 0, 1, {1.0}});
   Say(1, BlockFigures{id, 1, 1, {kInfinity}});
   EXPECT_TRUE(Last<StepDecision>(1)->decision.skip);
+  EXPECT_EQ(coordinator_->View(now_).jobs.at(0).gradient_norm, 5.0) << "of a finite step";
 }
 
 TEST_F(CoordinatorTest, LossScaleAndSkipsFollowTheFiguresOfAllBlocks) {
@@ -318,6 +320,7 @@ TEST_F(CoordinatorTest, LossScaleAndSkipsFollowTheFiguresOfAllBlocks) {
   const JobView view = coordinator_->View(now_).jobs.at(0);
   EXPECT_EQ(view.loss_scale, 65536);
   EXPECT_EQ(view.skipped_steps, 1u);
+  EXPECT_EQ(view.gradient_norm, 2.0) << "without the loss scale";
 }
 
 TEST_F(CoordinatorTest, NewOptionsComeWithAnEpochAndHoldFromOneStepOn) {

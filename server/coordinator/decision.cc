@@ -58,6 +58,7 @@ Decision DecisionMaker::Decide(const Figures& figures) {
     // Contributions carry the loss scale.
     const double norm = std::sqrt(sums[0]) / scaling_.scaler.scale;
     decision.gradient_scale = static_cast<float>(std::min(1.0, clip / (norm + 1e-6)));
+    gradient_norm_ = norm;
   }
   if (settings_.ScalesLoss()) {
     scaling_.scaler =

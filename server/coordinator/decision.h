@@ -64,6 +64,9 @@ class DecisionMaker {
   uint64_t decided() const { return decided_; }
   // Of the next step.
   const ScalingState& scaling() const { return scaling_; }
+  // Of the last step that was decided here and finite, before clipping by it. Nothing in
+  // jobs that do not clip by the global norm.
+  std::optional<double> gradient_norm() const { return gradient_norm_; }
   // Goes on where another one was, at step `decided`. Before the first Add.
   void Resume(uint64_t decided, const ScalingState& scaling) {
     decided_ = decided;
@@ -81,6 +84,7 @@ class DecisionMaker {
   const size_t figures_;
   ScalingState scaling_;
   uint64_t decided_ = 0;
+  std::optional<double> gradient_norm_;
   std::map<uint64_t, Figures> steps_;
 };
 

@@ -113,6 +113,7 @@ JobView Job::View(absl::Duration now, const LostServers& lost) const {
   view.loss_scale = decisions_.scaling().scaler.scale;
   view.skipped_steps = decisions_.scaling().skipped;
   view.left_out = left_out_;
+  view.gradient_norm = decisions_.gradient_norm();
   for (const auto& [step, mean] : losses_.means()) {
     view.loss = mean.value();
     view.loss_curve.push_back({.step = step,

@@ -159,6 +159,8 @@ struct JobView {
   uint64_t left_out = 0;                      // contributions that came after a quorum
   std::optional<double> loss = std::nullopt;  // of the latest step that was reported
   std::vector<LossPoint> loss_curve = {};     // of range tests
+  // Of all gradients before clipping, of the last step that was finite; none: not computed.
+  std::optional<double> gradient_norm = std::nullopt;
   std::vector<MemberView> members = {};
   CheckpointView checkpoint = {};
   std::string durability = {};     // "none", "disk", "peer" or "disk+peer"

@@ -217,6 +217,8 @@ v1::StatusReply CoordinatorService::StatusNow() {
   AppendEnds(events_.Ends(), reply);
   AppendEvents(events_.Latest(kEventsInStatus), reply);
   reply.set_uptime_seconds(absl::ToDoubleSeconds(clock_.Now()));
+  reply.set_failure_timeout_seconds(
+      absl::ToDoubleSeconds(options_.coordinator.timeouts.failure_timeout));
   return reply;
 }
 

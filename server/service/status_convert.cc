@@ -107,6 +107,7 @@ void Write(const JobView& job, v1::JobStatus& out) {
   out.set_waits_for_servers(job.waits_for_servers);
   out.set_training_servers(job.training_servers);
   if (job.loss) out.set_loss(*job.loss);
+  if (job.gradient_norm) out.set_gradient_norm(*job.gradient_norm);
   ToProto(job.checkpoint, *out.mutable_checkpoint());
   for (const LossPoint& point : job.loss_curve) Write(point, *out.add_loss_curve());
   for (const MemberView& member : job.members) Write(member, *out.add_members());

@@ -7,15 +7,17 @@ import {make} from "/elements.js";
 import {Events} from "/events.js";
 import {showGoals} from "/goals.js";
 import {Phases} from "/phases.js";
+import {Rates, rates, speeds} from "/rates.js";
 import {Sparks} from "/spark.js";
 
 const PERIOD_MS = 1000;
 const HOUR_SECONDS = 3600;
+const LATE = 0.3;  // of a failure timeout: heartbeats come each tenth, and who sends none for six is dropped
 const byId = (id) => document.getElementById(id);
 
 const state = {
-  series: new Map(),  // points {time, step, loss, bytes} by job number
-  rates: new Map(),   // {time, value, rate} by "job/rank/incarnation" or "server/number/incarnation"
+  series: new Map(),  // points {time, step, loss, bytes, samples} by job number
+  rates: new Rates(),  // by "job/rank/incarnation" or "server/number/incarnation"
   events: new Events(),
   charts: null,
   phases: null,
@@ -93,29 +95,12 @@ function take(jobs) {
   }
 }
 
-// How fast something grew, at each point: over the last three, as heartbeats come by fits and starts.
-function rates(points, name) {
-  return points.slice(1).map((point, i) => {
-    const before = points[Math.max(0, i - 2)];
-    const elapsed = point.time - before.time;
-    return [point.time, elapsed > 0 ? Math.max(0, point[name] - before[name]) / elapsed : NaN];
-  });
-}
-
-function measure(key, time, value) {
-  const known = state.rates.get(key);
-  const elapsed = known ? time - known.time : 0;
-  const rate = elapsed > 0 ? Math.max(0, value - known.value) / elapsed : NaN;
-  state.rates.set(key, {time, value, rate});
-  return rate;
-}
-
 // ---- the page -------------------------------------------------------------------------------------------------
 
 const isOver = (job) => job.phase === "over" || job.phase === "failed";
 
 function choose(jobs) {
-  const wanted = decodeURIComponent(location.hash.slice(1));
+  const wanted = location.hash.slice(1);
   return jobs.findLast((job) => `${job.job}` === wanted) ?? jobs.findLast((job) => !isOver(job)) ?? jobs.at(-1);
 }
 
@@ -135,20 +120,22 @@ function compressionOf(ratio) {
 }
 
 function tiles(job, points) {
-  const latest = (name) => rates(points.slice(-4), name).at(-1)?.[1] ?? NaN;
+  const speed = (name) => speeds(points, name).at(-1)?.[1] ?? NaN;
   const mean = (values) => values.reduce((sum, value) => sum + value, 0) / values.length;
   const ratios = job.members.map((member) => member.compression.ratio).filter((ratio) => ratio > 0);
   const shown = [
     ["Step", stepOf(job).toLocaleString("en")],
-    ["Steps a second", short(latest("step"))],
+    ["Steps a second", short(speed("step"))],
+    ["Samples a second", short(speed("samples"))],
     ["Loss", job.loss === null ? "–" : short(job.loss)],
     ["Workers", `${job.members.length} of ${job.expected_workers}`],
-    ["On the wire", perSecond(latest("bytes"))],
+    ["On the wire", perSecond(rates(points.slice(-4), "bytes").at(-1)?.[1] ?? NaN)],
     ["Compression", ratios.length ? compressionOf(mean(ratios)) : "–"],
     ["Learning rate", short(job.learning_rate)],
     ["Mode", job.mode],
     ["Parameters", job.parameters.toLocaleString("en")],
   ];
+  if (job.gradient_norm !== null) shown.push(["Gradient norm", short(job.gradient_norm)]);
   if (job.loss_scale !== 1) shown.push(["Loss scale", short(job.loss_scale)]);
   if (job.skipped_steps) shown.push(["Skipped steps", String(job.skipped_steps)]);
   if (job.left_out) shown.push(["After the quorum", String(job.left_out)]);
@@ -162,12 +149,14 @@ function tiles(job, points) {
 function showCharts(job, points) {
   state.charts ??= {
     loss: new Chart(byId("charts"), "Loss", short),
-    speed: new Chart(byId("charts"), "Steps a second", short),
+    steps: new Chart(byId("charts"), "Steps a second", short),
+    samples: new Chart(byId("charts"), "Samples a second", short),
     wire: new Chart(byId("charts"), "On the wire, all workers", perSecond),
   };
   const marks = state.events.marks(job.job);
   state.charts.loss.show(points.map((point) => [point.time, point.loss]), marks);
-  state.charts.speed.show(rates(points, "step"), marks);
+  state.charts.steps.show(speeds(points, "step"), marks);
+  state.charts.samples.show(speeds(points, "samples"), marks);
   state.charts.wire.show(rates(points, "bytes"), marks);
 }
 
@@ -178,14 +167,14 @@ function showWaits(job) {
     ? `The others wait for ${working.map((member) => `worker ${member.rank}`).join(", ")}.` : "";
 }
 
-function showWorkers(job, time) {
+function showWorkers(job, time, late) {
   state.sparks.look(job);
   const slow = job.members.map((member) => member.rank).filter((rank) => state.sparks.isSlow(rank));
   byId("slow-ones").textContent = slow.length > 8 ? `${slow.length} are slow` : slow.length ? `slow: ${slow.join(", ")}` : "";
   table("workers", ["Rank", "Now", "Own time of a step", "Step", "Process", "Heard of", "Bytes", "Codec"], [0, 2, 3, 5, 6],
     job.members.map((member) => {
       const age = member.heartbeat_age_seconds;
-      const rate = measure(`${job.job}/${member.rank}/${member.incarnation}`, time, member.bytes);
+      const rate = state.rates.measure(`${job.job}/${member.rank}/${member.incarnation}`, time, member.bytes);
       const compression = member.compression;
       const ratio = compression.ratio > 1.005 ? ` ${short(compression.ratio)}×` : "";
       return [
@@ -193,13 +182,13 @@ function showWorkers(job, time) {
         member.waiting ? "waits" : "computes",
         state.sparks.of(member.rank),
         member.step.toLocaleString("en"), member.name,
-        {text: `${seconds(age)} ago`, className: age > 5 ? "silent" : ""},
+        {text: `${seconds(age)} ago`, className: age > late ? "silent" : ""},
         perSecond(rate), `${compression.choice || job.push_codec}${ratio}`,
       ];
     }));
 }
 
-function showServers(servers, time) {
+function showServers(servers, time, late) {
   table("servers", ["Server", "Process", "Engines", "Lanes", "Memory", "Heard of", "Bytes"], [0, 2, 5, 6],
     servers.map((server) => {
       const [placed, budget] = [server.memory_placed_bytes, server.memory_budget_bytes];
@@ -214,8 +203,8 @@ function showServers(servers, time) {
       const lost = server.lost_seconds !== undefined;
       return [
         String(server.server), server.name, String(server.shards), lost ? "lost" : server.drains ? "is to end" : server.lanes, memory,
-        {text: `${seconds(age)} ago`, className: lost || age > 5 ? "silent" : ""},
-        perSecond(measure(`server/${server.server}/${server.incarnation}`, time, server.bytes)),
+        {text: `${seconds(age)} ago`, className: lost || age > late ? "silent" : ""},
+        perSecond(state.rates.measure(`server/${server.server}/${server.incarnation}`, time, server.bytes)),
       ];
     }));
 }
@@ -224,6 +213,8 @@ function show(status) {
   state.status = status;
   const time = performance.now() / 1000;
   byId("about").textContent = `${status.build_version}, up for ${duration(status.uptime_seconds)}`;
+  const late = LATE * status.failure_timeout_seconds;
+  state.rates.begin();
   const job = choose(status.jobs);
   byId("no-job").hidden = job !== undefined;
   byId("job").hidden = job === undefined;
@@ -241,9 +232,9 @@ function show(status) {
     showGoals(byId("goals"), byId("goals-list"), job);
     showAdvice(byId("advice"), byId("advice-list"), state.advice, job);
     showDurability(byId("durability"), byId("durability-list"), job, duration);
-    showWorkers(job, time);
+    showWorkers(job, time, late);
   }
-  showServers(status.servers, time);
+  showServers(status.servers, time, late);
   state.events.show(byId("events"), job);
 }
 

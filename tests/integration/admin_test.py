@@ -7,6 +7,7 @@
 import http.client
 import json
 import os
+import re
 import shutil
 import ssl
 import subprocess
@@ -128,6 +129,41 @@ class AdminPortRefused(unittest.TestCase):
         port = plain.await_line(r"plain text, and to anybody.*admin=\S+:(\d+)").group(1)
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/livez", timeout=10) as reply:
             self.assertEqual(reply.read(), b"alive\n")
+
+
+class Cardinality(cluster.ClusterTest):
+    """How many series a coordinator has, as server/admin/README.md says it."""
+
+    servers = 0
+    MEMBERS = 200
+
+    def of_readme(self):
+        with open(os.path.join(os.path.dirname(__file__), "../../server/admin/README.md")) as file:
+            text = " ".join(file.read().split())
+        found = re.search(r"A process has (\d+) series of its own;.* a coordinator (\d+), .* those of workers, (\d+) for each member", text)
+        self.assertTrue(found, "the README no longer says how many series there are")
+        own, of_a_job, of_a_member = map(int, found.groups())
+        return own + of_a_job + self.MEMBERS * of_a_member
+
+    def metrics(self):
+        with urllib.request.urlopen(f"http://{self.admin}/metrics", timeout=10) as reply:
+            return reply.read().decode()
+
+    def test_it_is_bounded_as_documented(self):
+        members = self.start("members", [f"{cluster.BUILD}/syncline", "bench", "control", "--scenario", "steady", "--seconds", "120",
+                                         "--coordinator", self.address, "--workers", str(self.MEMBERS), "--servers", "1",
+                                         "--failure-timeout", str(cluster.FAILURE_TIMEOUT)])  # fmt: skip
+        deadline = time.monotonic() + cluster.PATIENCE
+        while (text := self.metrics()).count("syncline_worker_heartbeat_age_seconds{") < self.MEMBERS:
+            self.assertIsNone(members.process.poll(), members.text())
+            self.assertLess(time.monotonic(), deadline, "not all members are there")
+            time.sleep(0.1)
+        series = [line for line in text.splitlines() if line and not line.startswith("#")]
+        self.assertEqual(len(series), self.of_readme())
+        self.assertEqual(len({line.rsplit(" ", 1)[0] for line in series}), len(series), "a series is there twice")
+        if shutil.which("promtool"):
+            checked = subprocess.run(["promtool", "check", "metrics"], input=text, capture_output=True, text=True, timeout=60)
+            self.assertEqual(checked.returncode, 0, checked.stdout + checked.stderr)
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ import urllib.request
 
 import browser
 import cluster
+import contrast
 
 JOB = "<b>bert</b> & co"  # members choose names
 NO_CHROMIUM = unittest.skipIf(browser.PROGRAM is None, "no Chromium")
@@ -126,6 +127,57 @@ class Dashboard(Browsed):
         self.assertEqual(shown(answers)[4:], ["Answers: exclude_straggler", "all wait for worker 1"])
         self.assertEqual(shown({**answers, "last": "it was slow", "last_age_seconds": 130})[6], "The last one, 2 min ago: it was slow")
 
+    def test_advice_says_why_there_is_none_and_who_is_left_out(self):
+        self.browser.open(f"http://{self.admin}/")
+        self.browser.await_page(lambda page: page.words.get("connection") == "live")
+
+        def shown(**found):
+            advice = {"jobs": [{"job": 1, "why_not": "", "without_a_step": [], "advice": [], **found}]}
+            return self.browser.value(f"""import('/advice.js').then(({{showAdvice}}) => {{
+                const list = document.createElement('ul'), section = document.createElement('section');
+                showAdvice(section, list, {json.dumps(advice)}, {{job: 1}});
+                return [section.hidden, ...[...list.children].map((line) => line.textContent)];
+            }})""")
+
+        nothing = "Nothing takes 15 % of a step or more besides computing."
+        self.assertEqual(shown(), [False, nothing])
+        self.assertEqual(shown(why_not="it made no step in 5s"), [False, "No advice: it made no step in 5s."])
+        self.assertEqual(shown(without_a_step=[2, 7]), [False, nothing, "Without a step of late, and left out: worker 2, 7."])
+        self.assertEqual(shown(without_a_step=[*range(9)])[2], "9 workers made no step of late, and are left out.")
+
+    def test_rates_are_right_where_steps_take_longer_than_looks_are_apart_and_forget_who_is_gone(self):
+        self.browser.open(f"http://{self.admin}/")
+        self.browser.await_page(lambda page: page.words.get("connection") == "live")
+
+        def speeds(steps):
+            points = [{"time": time, "step": step} for time, step in enumerate(steps)]
+            return [round(rate, 4) for _, rate in self.browser.value(
+                f"import('/rates.js').then(({{speeds}}) => speeds({json.dumps(points)}, 'step'))")]  # fmt: skip
+
+        slow = speeds([second // 18 for second in range(100)])
+        self.assertEqual(slow[40:], [round(1 / 18, 4)] * 59, "between two steps it is as fast as it was")
+        self.assertEqual(speeds([10 * second for second in range(20)])[2:], [10.0] * 17)
+        stands = speeds([10 * min(second, 20) for second in range(40)])
+        self.assertEqual((stands[18], stands[-1]), (10.0, 0.0))
+        self.assertEqual(speeds([5, 5, 5]), [0, 0])
+        kept = self.browser.value("""import('/rates.js').then(({Rates}) => {
+            const rates = new Rates(), told = [];
+            for (const keys of [["a", "b"], ["a"], ["a", "b"]]) {
+              rates.begin();
+              told.push(keys.map((key) => rates.measure(key, told.length, 7 * told.length)));
+              told.at(-1).push(rates.now.size);
+            }
+            return told.map((one) => one.map(String));
+        })""")
+        self.assertEqual(kept, [["NaN", "NaN", "2"], ["7", "1"], ["7", "NaN", "2"]])
+
+    def test_an_address_that_names_no_job_shows_the_newest(self):
+        worker = self.worker(0, 1, "--steps", "100000", "--step-ms", "50", "--clip", "1", job=JOB)
+        worker.await_line(r"^step 60$")
+        page = self.look("%", until=says("tiles", r"Steps a second \d.* Samples a second \d.* Gradient norm \d"))
+        self.assertEqual(page.words["job-name"], JOB)
+        self.assertIn("Samples a second", page.words["charts"])
+
     def test_where_no_stream_comes_through_it_asks(self):
         worker = self.worker(0, 1, "--steps", "100000", "--step-ms", "50", job=JOB)
         worker.await_line(r"^step 20$")
@@ -207,6 +259,8 @@ class Crowd(http.server.BaseHTTPRequestHandler):
 
     admin = None  # of the real one
     members = 64
+    failure_timeout = 120
+    ages = {1: 30, 2: 37}  # of heartbeats, by rank: the second is late
 
     def do_GET(self):
         if self.path == "/stream":
@@ -231,9 +285,15 @@ class Crowd(http.server.BaseHTTPRequestHandler):
         status = self.ask("status")
         (job,) = status["jobs"]
         one = job["members"][0]
+        status["failure_timeout_seconds"] = self.failure_timeout
+        job["goals"], job["gradient_norm"] = self.goals(), 1.5
         self.say("history", self.ask("history"))
+        self.say("events", {"events": self.events(job["job"])})
+        self.say("advice", {"jobs": [{"job": job["job"], "why_not": "", "without_a_step": [5], "advice": [
+            {"bound": "straggler", "share": 0.4, "gain": 0.4, "sure": "very", "what": "worker 63 is slow", "change": "its host"}]}]})  # fmt: skip
         for step in range(1, 1000):
             job["members"] = [{**one, "rank": rank, "name": f"host-{rank}.example:7", "step": step, "waiting": rank % 3 > 0,
+                               "heartbeat_age_seconds": self.ages.get(rank, 1.0),
                                "phases": self.phases(step, 0.02 if rank == self.members - 1 else 0.01)}
                               for rank in range(self.members)]  # fmt: skip
             try:
@@ -245,6 +305,16 @@ class Crowd(http.server.BaseHTTPRequestHandler):
     def phases(self, steps, seconds):
         each = {"compute": seconds, "encode": 0.001, "push": 0.001, "others": 0.025 - seconds, "publish": 0.001, "decode": 0.001}
         return {"steps": steps, "seconds": {phase: steps * of_a_step for phase, of_a_step in each.items()}}
+
+    def goals(self):
+        goal = {"goal": "step_p95_ms", "at_least": False, "limit": 150, "now": 132, "missed": False, "budget_left": 1, "burn_rate_5m": 0,
+                "missed_in_seconds": None}  # fmt: skip
+        return [goal, {**goal, "missed": True, "budget_left": 0, "burn_rate_5m": 9.0}, {**goal, "missed_in_seconds": 540}]
+
+    def events(self, job):
+        kinds = ("join", "leave", "death", "exit", "epoch", "settings", "codec", "checkpoint", "recovery", "stall", "backup", "goal")
+        return [{"job": job, "number": number, "time": time.time() - 12 + number, "step": number, "kind": kind, "what": f"a {kind}"}
+                for number, kind in enumerate(kinds, 1)]  # fmt: skip
 
     def log_message(self, *_):
         pass
@@ -285,10 +355,27 @@ class DashboardOfManyMembers(Browsed):
         self.assertEqual(tab.value(slow), ["63"])
         self.assertEqual(tab.value("document.getElementById('slow-ones').textContent"), "slow: 63")
         tab.await_page(lambda page: tab.value("document.querySelector('#workers polyline').getAttribute('points').split(' ').length") >= 20)
+        late = "[...document.querySelectorAll('#workers .silent')].map((mark) => mark.closest('tr').firstChild.textContent)"
+        self.assertEqual(tab.value(late), ["2"], "what is late follows from the failure timeout")
         for width, height in ((1280, 900), (390, 844), (320, 568)):
             tab.size(width, height, mobile=width < 500)
             self.assertLessEqual(tab.value("document.documentElement.scrollWidth"), width, "the page is wider than the screen")
             self.assertEqual(tab.value(self.FAULTS), [])
+
+    def test_all_of_it_can_be_read_in_light_and_dark(self):
+        tab = self.browser
+        tab.size(1280, 900)
+        tab.open(f"http://127.0.0.1:{self.crowd.server_address[1]}/")
+        tab.await_page(says("workers", r"63 computes slow [\d.]+ ms [\d,]+ host-63.example:7"))
+        tab.await_page(lambda page: tab.value("document.querySelectorAll('#phases .bar').length") == 64 and "path" in page.tags)
+        grounds = []
+        for wanted in (False, True):
+            tab.dark(wanted)
+            grounds.append(tab.value("getComputedStyle(document.body).backgroundColor"))
+            seen = tab.value(contrast.FAULTS)
+            self.assertGreater(seen["looked"], 500)
+            self.assertEqual(seen["faults"], [], "dark" if wanted else "light")
+        self.assertNotEqual(*grounds)
 
 
 @NO_CHROMIUM

@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
+#include "cli/checkpoint_store.h"
 #include "cli/checkpoint_view.h"
 #include "cli/flags.h"
 #include "cli/human_bytes.h"
@@ -28,7 +29,6 @@
 #include "nlohmann/json.hpp"
 #include "proto/coordinator.grpc.pb.h"
 #include "server/checkpoint/catalog.h"
-#include "server/checkpoint/directory_store.h"
 #include "server/checkpoint/reader.h"
 
 namespace syncline {
@@ -61,7 +61,7 @@ absl::Status Unusable(const absl::Status& status) {
 }
 
 absl::StatusOr<std::unique_ptr<BlobStore>> Open(const CheckpointFlags& flags) {
-  if (!flags.directory.empty()) return OpenExistingDirectoryStore(flags.directory);
+  if (!flags.directory.empty()) return OpenExistingCheckpointStore(flags.directory);
   return Usage(
       "say where the checkpoints are: --checkpoint-dir, or SYNCLINE_CHECKPOINT_DIR");
 }
@@ -271,7 +271,8 @@ void AddCheckpoint(CLI::App& app, Command* selected) {
       command->add_option("checkpoint", flags->name, "latest, or a name as list shows it")
           ->capture_default_str();
     }
-    command->add_option("--checkpoint-dir", flags->directory, "Where they are");
+    command->add_option("--checkpoint-dir", flags->directory,
+                        "Where they are: a directory, or s3://BUCKET/PREFIX");
     if (one.action == Export) {
       command->add_option("--out", flags->out, "File to write");
     }

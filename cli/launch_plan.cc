@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "cli/checkpoint_store.h"
 #include "cli/flags.h"
 #include "cli/launch_answers.h"
 #include "comm/base/check.h"
@@ -232,7 +233,7 @@ absl::Status CheckCheckpoints(const RunOptions& options) {
       (saves || resumes)) {
     return Usage(
         "checkpoints need a place: say where with --checkpoint-dir, a directory that "
-        "stays");
+        "stays, or s3://BUCKET/PREFIX");
   }
   if (!options.coordinator.empty() && !options.checkpoint_dir.empty() &&
       options.servers <= 0) {
@@ -240,7 +241,7 @@ absl::Status CheckCheckpoints(const RunOptions& options) {
         "--checkpoint-dir is for services that are started here; the coordinator and its "
         "servers have their own (syncline serve --checkpoint-dir)");
   }
-  return absl::OkStatus();
+  return CheckCheckpointStore(options.checkpoint_dir);
 }
 
 absl::Status CheckDurability(const RunOptions& options) {

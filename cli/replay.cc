@@ -13,6 +13,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "cli/checkpoint_store.h"
 #include "cli/weights_file.h"
 #include "comm/base/exit_codes.h"
 #include "comm/base/failure.h"
@@ -192,13 +193,13 @@ absl::StatusOr<int> Replay(const ReplayFlags& flags) {
   std::unique_ptr<BlobStore> checkpoints;
   if (!flags.checkpoint_dir.empty()) {
     SYNCLINE_ASSIGN_OR_RETURN(checkpoints,
-                              OpenExistingDirectoryStore(flags.checkpoint_dir));
+                              OpenExistingCheckpointStore(flags.checkpoint_dir));
     options.checkpoints = checkpoints.get();
   }
   std::unique_ptr<Scratch> scratch;
   std::unique_ptr<BlobStore> store = std::make_unique<NoStore>();
   if (!flags.checkpoint_out.empty()) {
-    SYNCLINE_ASSIGN_OR_RETURN(store, OpenDirectoryStore(flags.checkpoint_out));
+    SYNCLINE_ASSIGN_OR_RETURN(store, OpenCheckpointStore(flags.checkpoint_out));
   } else if (!flags.out.empty()) {
     SYNCLINE_ASSIGN_OR_RETURN(scratch, Scratch::Beside(flags.out));
     SYNCLINE_ASSIGN_OR_RETURN(store, OpenDirectoryStore(scratch->path()));
@@ -227,7 +228,7 @@ absl::StatusOr<ReplaySummary> ReplayToCheckpoint(JournalRun run,
   const CodecRegistry codecs = CodecRegistry::Builtin();
   SYNCLINE_ASSIGN_OR_RETURN(ReplayOptions options, OptionsFor(std::move(run), codecs));
   SYNCLINE_RETURN_IF_ERROR(CheckHasSteps(options));
-  SYNCLINE_ASSIGN_OR_RETURN(const auto store, OpenDirectoryStore(checkpoints));
+  SYNCLINE_ASSIGN_OR_RETURN(const auto store, OpenCheckpointStore(checkpoints));
   options.checkpoints = store.get();
   options.digests = Digests::kCompared;
   return ReplayInto(options, *store);
@@ -249,8 +250,10 @@ void AddReplay(CLI::App& app, Command* selected) {
                      "Where the job's checkpoints are, if the journal begins with one");
   replay->add_option("--to", flags->to, "The step to stop at (default: the last one)");
   replay->add_option("--out", flags->out, "File for the weights, as safetensors");
-  replay->add_option("--checkpoint-out", flags->checkpoint_out,
-                     "Directory for a checkpoint at that step, to resume from");
+  replay->add_option(
+      "--checkpoint-out", flags->checkpoint_out,
+      "Directory, or s3://BUCKET/PREFIX, for a checkpoint at that step, to "
+      "resume from");
   replay->add_flag("--verify", flags->verify,
                    "Compare what the servers had, after each step of each block");
   replay->callback([=] {

@@ -93,8 +93,10 @@ void AddServiceFlags(CLI::App& command, RunOptions& options) {
 }
 
 void AddDurabilityFlags(CLI::App& command, RunOptions& options) {
-  command.add_option("--checkpoint-dir", options.checkpoint_dir,
-                     "Where services that are started here keep checkpoints");
+  command.add_option(
+      "--checkpoint-dir", options.checkpoint_dir,
+      "Where services that are started here keep checkpoints: a directory, or "
+      "s3://BUCKET/PREFIX (docs/checkpoints.md)");
   command.add_option("--journal-dir", options.journal_dir,
                      "Where services that are started here keep journals");
   command.add_option("--journal-snapshot-factor", options.journal_snapshot_factor,

@@ -17,6 +17,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "cli/audit_log.h"
+#include "cli/checkpoint_store.h"
 #include "cli/serve_flags.h"
 #include "cli/serve_options.h"
 #include "cli/standby.h"
@@ -41,7 +42,6 @@
 #include "server/admin/history.h"
 #include "server/admin/job_metrics.h"
 #include "server/admin/metrics.h"
-#include "server/checkpoint/directory_store.h"
 #include "server/service/coordinator_service.h"
 #include "server/service/server_node.h"
 #include "server/store/sqlite_store.h"
@@ -111,7 +111,8 @@ class Services {
 absl::Status Services::Start() {
   control_ = plan_.coordinator;
   if (!plan_.checkpoint_dir.empty()) {
-    SYNCLINE_ASSIGN_OR_RETURN(checkpoints_, OpenDirectoryStore(plan_.checkpoint_dir));
+    SYNCLINE_ASSIGN_OR_RETURN(checkpoints_, OpenCheckpointStore(plan_.checkpoint_dir));
+    log_.Info("checkpoints can be written", {{"where", checkpoints_->Describe()}});
   }
   if (!plan_.journal_dir.empty()) {
     SYNCLINE_RETURN_IF_ERROR(CheckJournalDir(plan_.journal_dir));

@@ -88,8 +88,8 @@ void AddServeFlags(CLI::App& serve, ServeFlags& flags) {
       "the machine or its control group has left");
   add("--checkpoint-dir", flags.checkpoint_dir,
       "Where checkpoints of jobs are kept: the same directory for the coordinator and "
-      "all "
-      "servers, on several hosts a shared one; default: none are")
+      "all servers, on several hosts a shared one, or s3://BUCKET/PREFIX "
+      "(docs/checkpoints.md says which variables go with it); default: none are")
       ->check(IsNamed);
   add("--journal-dir", flags.journal_dir,
       "Where this server keeps the journals of jobs with durability=disk or disk+peer: a "

@@ -9,6 +9,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "cli/checkpoint_store.h"
 #include "cli/flags.h"
 #include "comm/base/byte_size.h"
 #include "comm/base/failure.h"
@@ -240,6 +241,7 @@ absl::StatusOr<ServePlan> MakeServePlan(const ServeFlags& flags, int cores,
     return Usage("--revoked is the coordinator's; drop it, or serve --role coordinator");
   }
   plan.revoked = flags.revoked;
+  SYNCLINE_RETURN_IF_ERROR(CheckCheckpointStore(flags.checkpoint_dir));
   plan.checkpoint_dir = flags.checkpoint_dir;
   if (!flags.journal_dir.empty() && !plan.has_server) {
     return Usage("--journal-dir is a server's; drop it, or serve --role server");

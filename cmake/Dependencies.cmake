@@ -1,7 +1,7 @@
 # What Syncline links, all from the distribution (deploy/install-deps.sh installs it). Names used in DEPS:
 #   absl::<part>  gRPC::grpc++  protobuf::libprotobuf  ucx::ucp  spdlog::spdlog  CLI11::CLI11
 #   yaml-cpp::yaml-cpp  nlohmann_json::nlohmann_json  SQLite::SQLite3  OpenSSL::SSL  OpenSSL::Crypto  prometheus-cpp::core
-#   httplib::httplib  GTest::gmock_main  Threads::Threads
+#   httplib::httplib  pugixml::pugixml  GTest::gmock_main  Threads::Threads
 
 find_package(Threads REQUIRED)
 find_package(PkgConfig REQUIRED)
@@ -14,6 +14,7 @@ find_package(nlohmann_json REQUIRED)
 find_package(SQLite3 REQUIRED)
 find_package(OpenSSL REQUIRED)
 find_package(prometheus-cpp REQUIRED)
+find_package(pugixml REQUIRED)
 if(SYNCLINE_TESTS)
   find_package(GTest REQUIRED)
 endif()

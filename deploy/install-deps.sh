@@ -18,7 +18,7 @@ readonly VENV=build/venv
 
 core=(build-essential ca-certificates ccache cmake git mold ninja-build pkg-config python3
   libabsl-dev libcli11-dev libcpp-httplib-dev libcurl4-openssl-dev libgmock-dev libgrpc++-dev libgtest-dev
-  libprotobuf-dev libspdlog-dev libsqlite3-dev libssl-dev libucx-dev libyaml-cpp-dev nlohmann-json3-dev
+  libprotobuf-dev libpugixml-dev libspdlog-dev libsqlite3-dev libssl-dev libucx-dev libyaml-cpp-dev nlohmann-json3-dev
   prometheus-cpp-dev protobuf-compiler protobuf-compiler-grpc zlib1g-dev)
 demo=(libtorch-dev dataset-fashion-mnist)
 wheel=(patchelf python3-pip python3-setuptools python3-wheel)

@@ -138,8 +138,8 @@ absl::Status CheckParts(BlobStore& store, const Manifest& manifest) {
         store.Describe(), " of the coordinator has ",
         blob == blobs.end() ? "no such file"
                             : absl::StrCat("one with ", blob->bytes, " bytes"),
-        "; give the coordinator and all servers the same shared directory as "
-        "--checkpoint-dir"));
+        "; give the coordinator and all servers the same shared directory, or bucket, "
+        "as --checkpoint-dir"));
   }
   return absl::OkStatus();
 }

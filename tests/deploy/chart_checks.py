@@ -36,6 +36,8 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("standbys without etcd", {"coordinator": {"replicas": 2}}, "etcd.endpoints"),
     ("an etcd in the clear where there is TLS", chart.SECURE | {"coordinator": {"etcd": {"endpoints": ["e:2379"]}}}, "etcd.tlsSecret"),
     ("an etcd without a port", {"coordinator": {"etcd": {"endpoints": ["e"]}}}, "endpoints"),
+    ("a bucket without a secret", {"checkpoints": {"enabled": True, "s3": {"bucket": "models"}}}, "credentialsSecret"),
+    ("a bucket in capitals", {"checkpoints": {"s3": {"bucket": "Models"}}}, "bucket"),
     ("an unknown update", {"updateStrategy": "Recreate"}, "updateStrategy"),
     ("the world without TLS", {"service": {"type": "LoadBalancer"}}, "tls.enabled"),
     ("a job name no pod can have", {"worker": {"job": "My_Job"}}, "job"),

@@ -288,6 +288,28 @@ def check_checkpoints_are_shared() -> None:
     assert not chart.of_kind(chart.render({}), "PersistentVolumeClaim"), "on by default"
 
 
+def check_checkpoints_go_to_a_bucket() -> None:
+    """No volume; coordinator and servers have the keys, and may reach the bucket."""
+    for endpoint, port in (("", 443), ("http://minio.minio.svc:9000", 9000), ("https://s3.example.com/x", 443), ("http://s3", 80)):
+        s3 = {"bucket": "training", "prefix": "team/night", "endpoint": endpoint, "credentialsSecret": "bucket"}
+        values = {"checkpoints": {"enabled": True, "s3": s3}, "networkPolicy": {"enabled": True}}
+        manifests = chart.render(values)
+        assert not chart.of_kind(manifests, "PersistentVolumeClaim")
+        for stateful in chart.of_kind(manifests, "StatefulSet"):
+            spec = stateful["spec"]["template"]["spec"]
+            container = spec["containers"][0]
+            assert "checkpoints" not in {v["name"] for v in spec["volumes"]} | {m["name"] for m in container["volumeMounts"]}
+            assert "--checkpoint-dir=s3://training/team/night" in container["args"]
+            env = {e["name"]: e for e in container["env"]}
+            for key in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"):
+                source = env[key]["valueFrom"]["secretKeyRef"]
+                assert (source["name"], source["key"]) == ("bucket", key)
+                assert source.get("optional", False) == (key == "AWS_SESSION_TOKEN"), source
+            assert env.get("AWS_ENDPOINT_URL_S3", {}).get("value", "") == endpoint
+        egress = chart.of_kind(manifests, "NetworkPolicy")[0]["spec"]["egress"]
+        assert port in {p["port"] for rule in egress for p in rule.get("ports", [])}, (endpoint, egress)
+
+
 def check_journals_stay() -> None:
     """Each server writes journals to a claim of its own, which outlives the pod and the release."""
     manifests = chart.render({"server": {"journal": {"enabled": True, "size": "7Gi", "snapshotFactor": 2.5}}})
@@ -467,6 +489,7 @@ def add_checks(report: Report) -> None:
     report.check("a worker job can grow", check_worker_job_can_grow)
     report.check("upgrades wait for you", check_upgrades_wait_for_you)
     report.check("checkpoints are shared and stay", check_checkpoints_are_shared)
+    report.check("checkpoints go to a bucket", check_checkpoints_go_to_a_bucket)
     report.check("journals have a volume each, and stay", check_journals_stay)
     report.check("the disruption budget is a setting", check_budget)
     report.check("alerts know every release", check_alerts_know_every_release)

@@ -182,17 +182,46 @@ The secret with the certificate of a role, or nothing for one that may be missin
 {{- end }}
 
 {{- define "syncline.checkpointMount" -}}
-{{- if .Values.checkpoints.enabled -}}
+{{- if and .Values.checkpoints.enabled (not .Values.checkpoints.s3.bucket) -}}
 - name: checkpoints
   mountPath: /checkpoints
 {{- end }}
 {{- end }}
 
 {{- define "syncline.checkpointVolume" -}}
-{{- if .Values.checkpoints.enabled -}}
+{{- if and .Values.checkpoints.enabled (not .Values.checkpoints.s3.bucket) -}}
 - name: checkpoints
   persistentVolumeClaim:
     claimName: {{ include "syncline.checkpointClaim" . }}
+{{- end }}
+{{- end }}
+
+{{- define "syncline.checkpointDir" -}}
+{{- with .Values.checkpoints.s3 -}}
+{{- if .bucket }}s3://{{ .bucket }}{{ with .prefix }}/{{ . }}{{ end }}{{ else }}/checkpoints{{ end }}
+{{- end }}
+{{- end }}
+
+{{/* What belongs to a bucket. */}}
+{{- define "syncline.checkpointEnv" -}}
+{{- if and .Values.checkpoints.enabled .Values.checkpoints.s3.bucket -}}
+{{- with .Values.checkpoints.s3 -}}
+{{- $secret := required "checkpoints.s3.bucket needs checkpoints.s3.credentialsSecret: a Secret with AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY" .credentialsSecret -}}
+- name: AWS_ACCESS_KEY_ID
+  valueFrom: {secretKeyRef: {name: {{ $secret | quote }}, key: AWS_ACCESS_KEY_ID}}
+- name: AWS_SECRET_ACCESS_KEY
+  valueFrom: {secretKeyRef: {name: {{ $secret | quote }}, key: AWS_SECRET_ACCESS_KEY}}
+- name: AWS_SESSION_TOKEN
+  valueFrom: {secretKeyRef: {name: {{ $secret | quote }}, key: AWS_SESSION_TOKEN, optional: true}}
+{{- with .region }}
+- name: AWS_REGION
+  value: {{ . | quote }}
+{{- end }}
+{{- with .endpoint }}
+- name: AWS_ENDPOINT_URL_S3
+  value: {{ . | quote }}
+{{- end }}
+{{- end }}
 {{- end }}
 {{- end }}
 
@@ -233,7 +262,7 @@ args:
   - {{ . }}
   {{- end }}
   {{- if .root.Values.checkpoints.enabled }}
-  - --checkpoint-dir=/checkpoints
+  - --checkpoint-dir={{ include "syncline.checkpointDir" .root }}
   {{- end }}
   {{- if .root.Values.tls.enabled }}
   - --tls-cert=/etc/syncline/tls/tls.crt
@@ -256,6 +285,9 @@ env:
     valueFrom:
       fieldRef:
         fieldPath: metadata.name
+  {{- with include "syncline.checkpointEnv" .root }}
+  {{- . | nindent 2 }}
+  {{- end }}
   {{- with .part.extraEnv }}
   {{- toYaml . | nindent 2 }}
   {{- end }}

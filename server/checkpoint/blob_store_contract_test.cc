@@ -122,8 +122,8 @@ TEST_P(BlobStoreContract, AListHasWhatLiesInThatFolderInOrderOfNames) {
   }
   EXPECT_THAT(NamesOf(store_->List("job")), ElementsAre("job/a", "job/b/10", "job/b/2"));
   EXPECT_THAT(NamesOf(store_->List("job/b")), ElementsAre("job/b/10", "job/b/2"));
-  EXPECT_THAT(NamesOf(store_->List("")), ElementsAre("job%20x/d", "job/a", "job/b/10",
-                                                     "job/b/2", "job2/c"));
+  EXPECT_THAT(NamesOf(store_->List("")),
+              ElementsAre("job%20x/d", "job/a", "job/b/10", "job/b/2", "job2/c"));
   EXPECT_THAT(NamesOf(store_->List("jo")), ElementsAre());
   EXPECT_LT(absl::AbsDuration((*store_->List("job"))[0].written -
                               (*store_->List("job2"))[0].written),
@@ -165,7 +165,6 @@ TEST_P(BlobStoreContract, CheckpointsAreListedClaimedAndRetained) {
   ASSERT_TRUE(kept.ok()) << kept.status();
   ASSERT_EQ(kept->size(), 2u);
   EXPECT_EQ(kept->front().name.ToString(), "run1-step15");
-  EXPECT_TRUE(ReadManifest(*store_, "night run/7", {.run = 1, .step = 20}).ok());
   EXPECT_EQ(*ClaimRun(*store_, "night run/7", 2), 2u);
   EXPECT_EQ(*ClaimRun(*place_->Open(), "night run/7", 2), 3u);
 }

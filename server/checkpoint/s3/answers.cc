@@ -15,8 +15,8 @@ namespace syncline {
 namespace {
 
 absl::Status NoAnswerOfS3(const std::string& xml) {
-  return absl::DataLossError(absl::StrCat(
-      "the answer is none of S3: '", Printable(xml), "'; check the endpoint"));
+  return absl::DataLossError(absl::StrCat("the answer is none of S3: '", Printable(xml),
+                                          "'; check the endpoint"));
 }
 
 pugi::xml_node RootOf(pugi::xml_document& document, const std::string& xml) {

@@ -17,9 +17,9 @@ struct S3ListPage {
 };
 
 struct S3ErrorBody {
-  std::string code;     // "NoSuchKey"; empty where the body is none of S3
+  std::string code;  // "NoSuchKey"; empty where the body is none of S3
   std::string message;
-  std::string region;   // the right one, where it says so
+  std::string region;  // the right one, where it says so
 };
 
 // DataLoss where it is none.

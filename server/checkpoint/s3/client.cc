@@ -98,9 +98,8 @@ httplib::Request Signed(const S3Settings& settings, const S3Call& call) {
   out.path = request.path;
   if (!request.query.empty()) absl::StrAppend(&out.path, "?", request.query);
   for (const auto& [name, value] : request.headers) out.headers.emplace(name, value);
-  out.headers.emplace("Authorization",
-                      Authorization(request, {.region = settings.region},
-                                    settings.credentials, now));
+  out.headers.emplace("Authorization", Authorization(request, {.region = settings.region},
+                                                     settings.credentials, now));
   out.headers.emplace("Accept-Encoding", "identity");
   out.headers.emplace("User-Agent", "syncline");
   return out;
@@ -237,6 +236,8 @@ S3Client::Tried S3Client::Try(const S3Call& call) {
   };
   std::unique_ptr<httplib::Client> client = Connection();
   const httplib::Result result = client->send(request);
+  // Where there is no body, the handler of heads is not asked.
+  if (result && tried.answer.status == 0) (void)receiver.OnHead(*result);
   if (result || receiver.IsFull()) {
     if (result) GiveBack(std::move(client));
     const bool is_post = call.method == "POST" && tried.answer.status == 200;
@@ -254,10 +255,11 @@ S3Client::Tried S3Client::Try(const S3Call& call) {
   }
   if (result.error() == httplib::Error::SSLServerVerification ||
       result.error() == httplib::Error::SSLLoadingCerts) {
-    tried.status = absl::PermissionDeniedError(absl::StrCat(
-        NameOf(call), ": its certificate is not trusted; name the file of its authority "
-        "in AWS_CA_BUNDLE", settings_.ca_bundle.empty() ? "" : ", now ",
-        settings_.ca_bundle));
+    tried.status = absl::PermissionDeniedError(
+        absl::StrCat(NameOf(call),
+                     ": its certificate is not trusted; name the file of its authority "
+                     "in AWS_CA_BUNDLE",
+                     settings_.ca_bundle.empty() ? "" : ", now ", settings_.ca_bundle));
     return tried;
   }
   tried.status =
@@ -273,8 +275,8 @@ absl::StatusOr<S3Answer> S3Client::Do(const S3Call& call) {
     Tried tried = Try(call);
     tried.answer.attempts = attempt;
     const absl::Duration wait = PauseAfter(attempt, tried.wait);
-    const bool again = tried.may_try_again && attempt < kMaxAttempts &&
-                       clock_.Now() + wait < end;
+    const bool again =
+        tried.may_try_again && attempt < kMaxAttempts && clock_.Now() + wait < end;
     if (again) {
       options_.pause ? options_.pause(wait) : absl::SleepFor(wait);
       continue;

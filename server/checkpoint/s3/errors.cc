@@ -43,8 +43,8 @@ std::string Advice(const S3Settings& settings, const S3Answer& answer,
   if (region.empty()) region = error.region;
   if (!region.empty() && region != settings.region) {
     return absl::StrCat("the bucket is in region ", Printable(region),
-                        ", and requests are for ", settings.region, "; set AWS_REGION=",
-                        Printable(region));
+                        ", and requests are for ", settings.region,
+                        "; set AWS_REGION=", Printable(region));
   }
   const std::string key = absl::StrCat("AWS_ACCESS_KEY_ID ", settings.credentials.key_id);
   if (error.code == "RequestTimeTooSkewed") return "set the clock of this host";
@@ -72,7 +72,8 @@ std::string Advice(const S3Settings& settings, const S3Answer& answer,
       return "set AWS_REGION to the region of the bucket";
     case 401:
     case 403:
-      return absl::StrCat(key, " may not do that: it needs s3:ListBucket of the bucket, and "
+      return absl::StrCat(key,
+                          " may not do that: it needs s3:ListBucket of the bucket, and "
                           "s3:GetObject, s3:PutObject, s3:DeleteObject and "
                           "s3:AbortMultipartUpload of what is in it");
     default:

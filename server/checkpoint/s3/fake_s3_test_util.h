@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/strings/ascii.h"
+#include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -27,33 +27,27 @@
 
 namespace syncline {
 
+// What a request asks for: "POST begin", "PUT part", "POST upload" (completes it),
+// "DELETE upload", "GET list"; or the method alone.
+using FakeS3Hook =
+    std::function<bool(const std::string& what, httplib::Response& response)>;
+struct FakeS3Hooks {
+  FakeS3Hook before = {};  // true: it has answered, and nothing is done
+  FakeS3Hook after = {};   // it was done; may answer otherwise
+};
+
 class FakeS3 {
  public:
   static constexpr char kBucket[] = "models";
   static constexpr char kKeyId[] = "AKIDEXAMPLE";
   static constexpr char kSecret[] = "wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY";
 
-  // What a request asks for: "POST begin", "PUT part", "POST upload" (completes it), "DELETE
-  // upload", "GET list"; or the method alone.
-  using Hook = std::function<bool(const std::string& what, httplib::Response& response)>;
-  struct Hooks {
-    Hook before = {};  // true: it has answered, and nothing is done
-    Hook after = {};   // it was done; may answer otherwise
-  };
-
-  explicit FakeS3(Hooks hooks = {}) : hooks_(std::move(hooks)) {
-    for (auto method : {&httplib::Server::Put, &httplib::Server::Post}) {
-      (server_.*method)(".*", [this](const httplib::Request& in, httplib::Response& out) {
-        Answer(in, out);
-      });
-    }
-    server_.Get(".*", [this](const httplib::Request& in, httplib::Response& out) {
-      Answer(in, out);
-    });
-    server_.Delete(".*", [this](const httplib::Request& in, httplib::Response& out) {
-      Answer(in, out);
-    });
+  explicit FakeS3(FakeS3Hooks hooks = {}) : hooks_(std::move(hooks)) {
+    const httplib::Server::Handler answer =
+        [this](const httplib::Request& in, httplib::Response& out) { Answer(in, out); };
+    server_.Get(".*", answer).Put(".*", answer).Post(".*", answer).Delete(".*", answer);
     server_.set_keep_alive_timeout(1);
+    server_.set_tcp_nodelay(true);
     port_ = server_.bind_to_any_port("127.0.0.1");
     thread_ = std::thread([this] { server_.listen_after_bind(); });
     while (!server_.is_running()) std::this_thread::yield();
@@ -77,8 +71,9 @@ class FakeS3 {
         });
   }
 
-  size_t page = 1000;         // names in an answer
+  size_t page = 1000;  // names in an answer
   bool knows_if_none_match = true;
+  bool knows_ranges = true;
 
   std::vector<std::string> Asked() {
     absl::MutexLock lock(&mutex_);
@@ -137,11 +132,12 @@ class FakeS3 {
   static bool IsSigned(const httplib::Request& in) {
     const std::vector<std::string> target =
         absl::StrSplit(in.target, absl::MaxSplits('?', 1));
-    SignedRequest request = {.method = in.method,
-                             .path = target[0],
-                             .query = target.size() > 1 ? target[1] : "",
-                             .payload_sha256 = Sha256Hex(std::as_bytes(
-                                 std::span(in.body.data(), in.body.size())))};
+    SignedRequest request = {
+        .method = in.method,
+        .path = target[0],
+        .query = target.size() > 1 ? target[1] : "",
+        .payload_sha256 =
+            Sha256Hex(std::as_bytes(std::span(in.body.data(), in.body.size())))};
     const std::string given = in.get_header_value("Authorization");
     const std::vector<std::string> fields = absl::StrSplit(given, ',');
     if (fields.size() != 3) return false;
@@ -151,7 +147,8 @@ class FakeS3 {
     }
     absl::Time time;
     std::string why;
-    if (!absl::ParseTime("%Y%m%dT%H%M%SZ", request.headers["x-amz-date"], &time, &why) ||
+    if (!absl::ParseTime("%E4Y%m%dT%H%M%SZ", request.headers["x-amz-date"], &time,
+                         &why) ||
         request.headers["x-amz-content-sha256"] != request.payload_sha256 ||
         request.headers["x-amz-security-token"] != "a+token/==" ||
         request.headers.count("host") == 0) {
@@ -214,7 +211,8 @@ class FakeS3 {
     const std::string prefix = query.at("prefix");
     const auto token = query.find("continuation-token");
     std::string after = token == query.end() ? "" : token->second;
-    std::string xml = "<ListBucketResult xmlns=\"http://s3\"><EncodingType>url</EncodingType>";
+    std::string xml =
+        "<ListBucketResult xmlns=\"http://s3\"><EncodingType>url</EncodingType>";
     size_t count = 0;
     bool is_cut = false;
     for (const auto& [key, object] : objects_) {
@@ -260,8 +258,8 @@ class FakeS3 {
     }
     if (in.method == "POST") {
       std::string bytes;
-      for (int number = 1; absl::StrContains(in.body, absl::StrCat("part-", number, "\""));
-           ++number) {
+      for (int number = 1;
+           absl::StrContains(in.body, absl::StrCat("part-", number, "\"")); ++number) {
         if (upload->second.parts.count(number) == 0) {
           Refuse(out, 400, "InvalidPart");
           return;
@@ -300,20 +298,22 @@ class FakeS3 {
     }
     out.set_header("x-amz-meta-syncline-mark", object->second.mark);
     const std::string& bytes = object->second.bytes;
-    if (!in.ranges.empty() &&
-        static_cast<size_t>(in.ranges[0].first) >= bytes.size()) {
-      const_cast<httplib::Request&>(in).ranges.clear();  // or it answers by itself
-      Refuse(out, 416, "InvalidRange");
-      return;
-    }
-    if (!in.ranges.empty()) {  // its own answer goes beyond the end
-      auto& last = const_cast<httplib::Request&>(in).ranges[0].second;
-      last = std::min<ssize_t>(last, static_cast<ssize_t>(bytes.size()) - 1);
+    // What is beyond the end httplib would answer by itself, and otherwise.
+    httplib::Ranges& ranges = const_cast<httplib::Request&>(in).ranges;
+    if (!knows_ranges) ranges.clear();
+    if (!ranges.empty()) {
+      const auto end = static_cast<ssize_t>(bytes.size());
+      if (ranges[0].first >= end) {
+        ranges.clear();
+        Refuse(out, 416, "InvalidRange");
+        return;
+      }
+      ranges[0].second = std::min(ranges[0].second, end - 1);
     }
     out.set_content(bytes, "application/octet-stream");
   }
 
-  const Hooks hooks_;
+  const FakeS3Hooks hooks_;
   httplib::Server server_;
   int port_ = 0;
   absl::Mutex mutex_;

@@ -28,10 +28,11 @@ class S3Store final : public BlobStore {
       : options_(options), client_(std::move(settings), options.client) {}
 
   absl::StatusOr<std::vector<Blob>> List(const std::string& folder) override {
-    S3Call call = {.query = {{"list-type", "2"},
-                             {"encoding-type", "url"},
-                             {"prefix", folder.empty() ? KeyOf("")
-                                                       : absl::StrCat(KeyOf(folder), "/")}}};
+    S3Call call = {
+        .query = {
+            {"list-type", "2"},
+            {"encoding-type", "url"},
+            {"prefix", folder.empty() ? KeyOf("") : absl::StrCat(KeyOf(folder), "/")}}};
     const size_t root = KeyOf("").size();
     std::vector<Blob> blobs;
     for (;;) {
@@ -61,7 +62,8 @@ class S3Store final : public BlobStore {
                    .offset = offset,
                    .expected = {416}};
     if (!out.empty()) {
-      call.headers["range"] = absl::StrCat("bytes=", offset, "-", offset + out.size() - 1);
+      call.headers["range"] =
+          absl::StrCat("bytes=", offset, "-", offset + out.size() - 1);
     }
     SYNCLINE_ASSIGN_OR_RETURN(const S3Answer answer, client_.Do(call));
     if (answer.status != 416 && answer.received == out.size()) return absl::OkStatus();
@@ -72,10 +74,10 @@ class S3Store final : public BlobStore {
 
   absl::StatusOr<std::unique_ptr<BlobWriter>> Create(const std::string& name,
                                                      size_t head_bytes) override {
-    return std::make_unique<S3Upload>(client_, S3Upload::Options{
-                                                   .key = KeyOf(name),
-                                                   .head_bytes = head_bytes,
-                                                   .part_bytes = options_.part_bytes});
+    return std::make_unique<S3Upload>(
+        client_, S3Upload::Options{.key = KeyOf(name),
+                                   .head_bytes = head_bytes,
+                                   .part_bytes = options_.part_bytes});
   }
 
   absl::Status Claim(const std::string& name) override {
@@ -97,9 +99,8 @@ class S3Store final : public BlobStore {
 
   // At the start.
   absl::Status Look() {
-    const S3Call call = {.query = {{"list-type", "2"},
-                                   {"max-keys", "1"},
-                                   {"prefix", KeyOf("")}}};
+    const S3Call call = {
+        .query = {{"list-type", "2"}, {"max-keys", "1"}, {"prefix", KeyOf("")}}};
     SYNCLINE_ASSIGN_OR_RETURN(const S3Answer answer, client_.Do(call));
     return About(ParseListPage(answer.body).status());
   }
@@ -114,7 +115,8 @@ class S3Store final : public BlobStore {
     SYNCLINE_RETURN_IF_ERROR(second.status());
     if (*second) {
       return absl::FailedPreconditionError(absl::StrCat(
-          Describe(), " overwrites an object in spite of If-None-Match: *, so two "
+          Describe(),
+          " overwrites an object in spite of If-None-Match: *, so two "
           "coordinators could write one checkpoint; take a server, or a newer version of "
           "it, that knows conditional writes"));
     }
@@ -160,8 +162,8 @@ class S3Store final : public BlobStore {
 // What cannot become right by itself is the operator's to set right.
 absl::Status AtStart(const absl::Status& status) {
   if (status.ok() || FailureOf(status) != Failure::kNone) return status;
-  return WithFailure(status, absl::IsUnavailable(status) ? Failure::kUnreachable
-                                                         : Failure::kUsage);
+  return WithFailure(
+      status, absl::IsUnavailable(status) ? Failure::kUnreachable : Failure::kUsage);
 }
 
 S3StoreOptions ForStart(S3StoreOptions options) {

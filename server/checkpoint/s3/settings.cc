@@ -56,9 +56,10 @@ absl::Status SplitLocation(const std::string& location, S3Settings& settings) {
                               "' names no bucket; write s3://BUCKET/PREFIX"));
   }
   const std::vector<std::string> parts = absl::StrSplit(settings.prefix, '/');
-  const bool has_holes = !rest.empty() && std::ranges::any_of(parts, [](const auto& part) {
-    return part.empty() || part == "." || part == "..";
-  });
+  const bool has_holes =
+      !rest.empty() && std::ranges::any_of(parts, [](const auto& part) {
+        return part.empty() || part == "." || part == "..";
+      });
   if (has_holes || rest.size() > kMaxPrefixBytes || !IsPrintable(settings.prefix)) {
     return Wrong(absl::StrCat("the prefix of '", Printable(location),
                               "' is no name: no part of it may be empty, '.' or '..'"));
@@ -68,8 +69,8 @@ absl::Status SplitLocation(const std::string& location, S3Settings& settings) {
 
 absl::Status SetAmazon(S3Settings& settings) {
   const bool is_china = absl::StartsWith(settings.region, "cn-");
-  std::string host = absl::StrCat("s3.", settings.region, ".amazonaws.com",
-                                  is_china ? ".cn" : "");
+  std::string host =
+      absl::StrCat("s3.", settings.region, ".amazonaws.com", is_china ? ".cn" : "");
   // A certificate for *.s3... covers no name with another dot.
   if (absl::StrContains(settings.bucket, ".")) {
     settings.root = absl::StrCat("/", UriEncodePath(settings.bucket));

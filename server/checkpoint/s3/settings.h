@@ -18,7 +18,7 @@ namespace syncline {
 struct S3Credentials {
   std::string key_id;
   std::string secret;
-  std::string session_token;  // of temporary ones; empty: none
+  std::string session_token = {};  // of temporary ones; empty: none
 };
 
 struct S3Settings {
@@ -31,7 +31,8 @@ struct S3Settings {
   // Where requests go.
   std::string origin;  // "https://host:port", as one connects
   std::string host;    // as the header Host has it
-  std::string root;    // before the key, percent-encoded: "/bucket", or "" if the host says it
+  std::string
+      root;  // before the key, percent-encoded: "/bucket", or "" if the host says it
 
   // For people: "s3://bucket/prefix at http://minio:9000".
   std::string Describe() const;

@@ -22,7 +22,8 @@ absl::StatusOr<S3Settings> Find(const std::string& location, Variables variables
 }
 
 TEST(S3SettingsTest, AmazonsBucketsAreHosts) {
-  const auto found = Find("s3://models/night/7/", {{"AWS_DEFAULT_REGION", "eu-central-1"}});
+  const auto found =
+      Find("s3://models/night/7/", {{"AWS_DEFAULT_REGION", "eu-central-1"}});
   ASSERT_TRUE(found.ok()) << found.status();
   EXPECT_EQ(found->bucket, "models");
   EXPECT_EQ(found->prefix, "night/7");
@@ -39,9 +40,10 @@ TEST(S3SettingsTest, AmazonsBucketsAreHosts) {
 }
 
 TEST(S3SettingsTest, BucketsOfAnEndpointAreInThePath) {
-  const auto found = Find("s3://models/night", {{"AWS_ENDPOINT_URL", "http://minio:9000/"},
-                                                {"AWS_REGION", "here"},
-                                                {"AWS_CA_BUNDLE", "/ca.pem"}});
+  const auto found =
+      Find("s3://models/night", {{"AWS_ENDPOINT_URL", "http://minio:9000/"},
+                                 {"AWS_REGION", "here"},
+                                 {"AWS_CA_BUNDLE", "/ca.pem"}});
   ASSERT_TRUE(found.ok()) << found.status();
   EXPECT_EQ(found->origin, "http://minio:9000");
   EXPECT_EQ(found->host, "minio:9000");

@@ -32,10 +32,11 @@ std::string AmzDate(absl::Time time);
 
 struct SignedRequest {
   std::string method;
-  std::string path;                            // encoded, as it is sent
-  std::string query;                           // canonical
-  std::map<std::string, std::string> headers;  // all that are signed; names in lower case
-  std::string payload_sha256;
+  std::string path;        // encoded, as it is sent
+  std::string query = {};  // canonical
+  std::map<std::string, std::string> headers =
+      {};  // all that are signed; names in lower case
+  std::string payload_sha256 = {};
 };
 
 struct SigningScope {

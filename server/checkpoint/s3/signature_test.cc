@@ -13,10 +13,10 @@ namespace {
 using ::testing::EndsWith;
 using ::testing::HasSubstr;
 
-const S3Credentials kCredentials = {
-    .key_id = "AKIAIOSFODNN7EXAMPLE",
-    .secret = "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY"};
-const absl::Time kTime = absl::FromCivil(absl::CivilDay(2013, 5, 24), absl::UTCTimeZone());
+const S3Credentials kCredentials = {.key_id = "AKIAIOSFODNN7EXAMPLE",
+                                    .secret = "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY"};
+const absl::Time kTime =
+    absl::FromCivil(absl::CivilDay(2013, 5, 24), absl::UTCTimeZone());
 
 std::string SignatureOf(SignedRequest request, const std::string& body = "") {
   request.payload_sha256 = Sha256Hex(std::as_bytes(std::span(body)));
@@ -48,7 +48,8 @@ TEST(S3Signature, IsThatOfAmazonsExampleOfPuttingAnObject) {
 
 TEST(S3Signature, IsThatOfAmazonsExamplesWithParameters) {
   EXPECT_THAT(
-      SignatureOf({.method = "GET", .path = "/", .query = CanonicalQuery({{"lifecycle", ""}})}),
+      SignatureOf(
+          {.method = "GET", .path = "/", .query = CanonicalQuery({{"lifecycle", ""}})}),
       EndsWith("fea454ca298b7da1c68078a5d1bdbfbbe0d65c699e0f91ac7a200a0136783543"));
   EXPECT_THAT(
       SignatureOf({.method = "GET",
@@ -58,8 +59,8 @@ TEST(S3Signature, IsThatOfAmazonsExamplesWithParameters) {
 }
 
 TEST(S3Signature, IsThatOfTheTestSuite) {
-  const absl::Time time = absl::FromCivil(absl::CivilSecond(2015, 8, 30, 12, 36, 0),
-                                          absl::UTCTimeZone());
+  const absl::Time time =
+      absl::FromCivil(absl::CivilSecond(2015, 8, 30, 12, 36, 0), absl::UTCTimeZone());
   const SignedRequest vanilla = {
       .method = "GET",
       .path = "/",

@@ -41,17 +41,16 @@ std::string NewS3Mark() {
 
 absl::StatusOr<bool> HasS3Mark(S3Client& client, const std::string& key,
                                const std::string& mark) {
-  SYNCLINE_ASSIGN_OR_RETURN(
-      const S3Answer answer,
-      client.Do({.method = "HEAD", .key = key, .expected = {404}}));
+  SYNCLINE_ASSIGN_OR_RETURN(const S3Answer answer,
+                            client.Do({.method = "HEAD", .key = key, .expected = {404}}));
   return answer.status == 200 && answer.Header(kS3MarkHeader) == mark;
 }
 
 S3Upload::S3Upload(S3Client& client, Options options)
     : client_(client),
       options_(std::move(options)),
-      front_bytes_(RoundedUp(std::max<size_t>(options_.head_bytes, 1),
-                             options_.part_bytes)) {
+      front_bytes_(
+          RoundedUp(std::max<size_t>(options_.head_bytes, 1), options_.part_bytes)) {
   front_.reserve(front_bytes_);
   front_.resize(options_.head_bytes);
 }

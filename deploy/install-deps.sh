@@ -6,7 +6,7 @@
 #   core   compiler, CMake and the libraries of the product          required
 #   demo   LibTorch and the Fashion-MNIST data                       optional
 #   wheel  patchelf, pip, setuptools                                    required by `make wheel`
-#   test   linters, promtool, kubectl, torch and the wheel's; nvcc, the newest torch from pip  optional
+#   test   linters, promtool, kubectl, torch and the wheel's; nvcc, the newest torch, moto from pip  optional
 #
 # With everything in place it needs neither network nor root. A missing optional package never fails: the script says
 # what will be left out, and remembers it in build/deps, so that the next call is quick. --retry asks for those again.
@@ -36,6 +36,7 @@ what_is_lost() {
     mypy | patchelf | python3-numpy | python3-torch | python3-pip | python3-setuptools | python3-wheel) echo "tests of the Python package are skipped" ;;
     torch) echo "the Python package is tested with the distribution's torch only" ;;
     chromium) echo "the dashboard's test is skipped" ;;
+    moto) echo "tests of checkpoints in buckets of S3 are skipped" ;;
     etcd-server) echo "tests of standby coordinators are skipped" ;;
     nvidia-cuda-nvcc) echo "no CUDA module is built" ;;
     *) echo "the deploy checks that use it are skipped" ;;
@@ -127,6 +128,11 @@ install_torch() {
     'torch==2.13.0+cpu' 'transformers==5.24.0' 'accelerate==1.15.0' 'numpy==2.*'
 }
 
+# tests/integration/s3_server.py: a program that speaks S3.
+install_moto() {
+  pip_install moto 'lib/python3*/site-packages/moto/__init__.py' 'moto[s3,server]==5.2.5'
+}
+
 main() {
   if [[ ${1:-} == --retry ]]; then
     rm -f "$STATE"/unavailable-*
@@ -148,6 +154,7 @@ main() {
         command -v kubectl >/dev/null || install_optional kubernetes-client
         install_nvcc
         install_torch
+        install_moto
         ;;
       *)
         say "unknown group '$group'; there are core, demo, wheel and test"

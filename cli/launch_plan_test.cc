@@ -111,6 +111,9 @@ TEST(LaunchPlan, TellsWorkersWhenTheyAreSavedAndWhatTheyBeginWith) {
   RunOptions options = Program();
   options.settings["checkpoint_every"] = "500 steps";
   EXPECT_FALSE(MakeLaunchPlan(options, {}).ok()) << "there is no place";
+  options.checkpoint_dir = "s3://";
+  EXPECT_THAT(std::string(MakeLaunchPlan(options, {}).status().message()),
+              HasSubstr("names no bucket; write s3://BUCKET/PREFIX"));
   options.checkpoint_dir = "ckpt";
   options.settings["resume"] = "run1-step500";
   const auto plan = MakeLaunchPlan(options, {});

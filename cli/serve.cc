@@ -388,6 +388,7 @@ void Services::Drain(int signal) {
 void Services::Stop() {
   stop_.LeaveTheNextToTheSystem();
   node_for_admin_ = nullptr;
+  if (checkpoints_ != nullptr) checkpoints_->Hurry();
   if (node_ != nullptr) node_->Stop();
   if (coordinator_ != nullptr) coordinator_->Stop();
   if (control_server_.server != nullptr) {

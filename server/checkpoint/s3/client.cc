@@ -268,6 +268,21 @@ S3Client::Tried S3Client::Try(const S3Call& call) {
   return tried;
 }
 
+void S3Client::Hurry() {
+  absl::MutexLock lock(&mutex_);
+  is_hurried_ = true;
+  changed_.SignalAll();
+}
+
+bool S3Client::Pause(absl::Duration wait) {
+  if (options_.pause) options_.pause(wait);
+  absl::MutexLock lock(&mutex_);
+  const absl::Duration end = options_.pause ? clock_.Now() : clock_.Now() + wait;
+  while (!is_hurried_ && changed_.WaitUntil(mutex_, clock_, end)) {
+  }
+  return !is_hurried_;
+}
+
 absl::StatusOr<S3Answer> S3Client::Do(const S3Call& call) {
   const WithoutSigpipe without_sigpipe;
   const absl::Duration end = clock_.Now() + std::min(options_.patience, call.patience);
@@ -277,10 +292,7 @@ absl::StatusOr<S3Answer> S3Client::Do(const S3Call& call) {
     const absl::Duration wait = PauseAfter(attempt, tried.wait);
     const bool again =
         tried.may_try_again && attempt < kMaxAttempts && clock_.Now() + wait < end;
-    if (again) {
-      options_.pause ? options_.pause(wait) : absl::SleepFor(wait);
-      continue;
-    }
+    if (again && Pause(wait)) continue;
     if (!tried.status.ok()) {
       if (!tried.may_try_again) return tried.status;
       return WithFailure(

@@ -21,6 +21,7 @@
 #include "absl/time/time.h"
 #include "comm/base/buffer.h"
 #include "comm/base/env.h"
+#include "comm/base/steady_condition.h"
 #include "server/checkpoint/s3/answers.h"
 #include "server/checkpoint/s3/settings.h"
 
@@ -36,7 +37,7 @@ struct S3ClientOptions {
   // How long one may take: this, and what its bytes take at kSlowestBytesPerSecond.
   absl::Duration attempt = absl::Seconds(30);
   absl::Duration connect = absl::Seconds(10);
-  // Waits between two attempts.
+  // Instead of waiting between two attempts.
   std::function<void(absl::Duration)> pause = {};
 };
 
@@ -77,6 +78,9 @@ class S3Client {
   // Errors say what was asked, what the server said, and what to do about it.
   absl::StatusOr<S3Answer> Do(const S3Call& call) ABSL_LOCKS_EXCLUDED(mutex_);
 
+  // From now on nothing is asked again; whoever waits to do so gives up.
+  void Hurry() ABSL_LOCKS_EXCLUDED(mutex_);
+
   // What `answer` means where it is no success.
   absl::Status ErrorOf(const S3Call& call, const S3Answer& answer) const;
   const S3Settings& settings() const { return settings_; }
@@ -91,6 +95,8 @@ class S3Client {
   };
 
   Tried Try(const S3Call& call) ABSL_LOCKS_EXCLUDED(mutex_);
+  // False: there is to be no other attempt.
+  bool Pause(absl::Duration wait) ABSL_LOCKS_EXCLUDED(mutex_);
   std::string NameOf(const S3Call& call) const;
   std::unique_ptr<httplib::Client> Connection() ABSL_LOCKS_EXCLUDED(mutex_);
   void GiveBack(std::unique_ptr<httplib::Client> client) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -99,6 +105,8 @@ class S3Client {
   const S3ClientOptions options_;
   const SteadyClock clock_;
   absl::Mutex mutex_;
+  SteadyCondition changed_;  // is_hurried_
+  bool is_hurried_ ABSL_GUARDED_BY(mutex_) = false;
   std::vector<std::unique_ptr<httplib::Client>> idle_ ABSL_GUARDED_BY(mutex_);
 };
 

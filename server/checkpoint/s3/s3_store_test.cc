@@ -236,6 +236,28 @@ TEST_F(FaultyS3, AListComesInPages) {
   EXPECT_EQ(std::ranges::count(asked, "GET list"), 1 + 4) << "one at the start";
 }
 
+TEST_F(FaultyS3, AProcessThatEndsDoesNotWaitForAServerThatIsDown) {
+  absl::Notification asked;
+  FakeS3 server({.before = Counted([&](const std::string&, httplib::Response& out) {
+                   if (!asked.HasBeenNotified()) asked.Notify();
+                   out.set_header("Retry-After", "20");
+                   return FakeS3::Refuse(out, 503, "SlowDown");
+                 })});
+  S3StoreOptions options = Hasty();
+  options.client.pause = nullptr;  // it would wait for 20 seconds, and again
+  const auto store = *OpenExistingS3Store(server.Settings(), options);
+  Fail("PUT", 1000);
+  std::thread writer([&] {
+    EXPECT_FALSE(Write(*store, "job/part", "small").ok());
+    EXPECT_FALSE(store->Claim("job/run1.claimed").ok());
+  });
+  asked.WaitForNotification();
+  store->Hurry();
+  writer.join();
+  EXPECT_EQ(left_, 998) << "each is asked for once";
+  EXPECT_TRUE(Write(*store, "job/large", text_).ok()) << "what works is done";
+}
+
 TEST_F(FaultyS3, WhatMayNotBeDoneIsNotAskedAgainAndSaysWhoAsked) {
   FakeS3 server({.before = Counted(Refusing(403, "AccessDenied"))});
   const auto store = Open(server);

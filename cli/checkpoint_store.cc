@@ -1,6 +1,7 @@
 #include "cli/checkpoint_store.h"
 
 #include <cstdlib>
+#include <utility>
 
 #include "comm/base/status.h"
 #include "server/checkpoint/directory_store.h"
@@ -15,10 +16,11 @@ absl::StatusOr<S3Settings> FindBucket(const std::string& where) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<BlobStore>> OpenCheckpointStore(const std::string& where) {
+absl::StatusOr<std::unique_ptr<BlobStore>> OpenCheckpointStore(const std::string& where,
+                                                               std::stop_token hurry) {
   if (!IsS3Location(where)) return OpenDirectoryStore(where);
   SYNCLINE_ASSIGN_OR_RETURN(const S3Settings settings, FindBucket(where));
-  return OpenS3Store(settings, {});
+  return OpenS3Store(settings, {.client = {.hurry = std::move(hurry)}});
 }
 
 absl::StatusOr<std::unique_ptr<BlobStore>> OpenExistingCheckpointStore(

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <memory>
+#include <stop_token>
 #include <string>
 
 #include "absl/status/status.h"
@@ -14,8 +15,10 @@
 namespace syncline {
 
 // For those who write: makes a directory that is missing. A bucket is listed and written to
-// once, so that what is wrong with it shows at the start.
-absl::StatusOr<std::unique_ptr<BlobStore>> OpenCheckpointStore(const std::string& where);
+// once, so that what is wrong with it shows at the start. Once `hurry` is requested, as the
+// process is to end, what a bucket refuses is not tried again.
+absl::StatusOr<std::unique_ptr<BlobStore>> OpenCheckpointStore(
+    const std::string& where, std::stop_token hurry = {});
 
 // For commands that look at what is there.
 absl::StatusOr<std::unique_ptr<BlobStore>> OpenExistingCheckpointStore(

@@ -9,6 +9,7 @@
 #include <memory>
 #include <optional>
 #include <set>
+#include <stop_token>
 #include <string>
 #include <utility>
 #include <vector>
@@ -92,6 +93,7 @@ class Services {
   std::string control_;  // the coordinator's address, for this process and its users
   std::optional<std::string> reachable_;  // where that is another for other hosts
   std::unique_ptr<StateStore> store_;
+  std::stop_source ends_;                   // nothing is tried again for long
   std::unique_ptr<BlobStore> checkpoints_;  // null: none are kept
   std::unique_ptr<CoordinatorService> coordinator_;
   RunningServer control_server_;
@@ -111,7 +113,8 @@ class Services {
 absl::Status Services::Start() {
   control_ = plan_.coordinator;
   if (!plan_.checkpoint_dir.empty()) {
-    SYNCLINE_ASSIGN_OR_RETURN(checkpoints_, OpenCheckpointStore(plan_.checkpoint_dir));
+    SYNCLINE_ASSIGN_OR_RETURN(
+        checkpoints_, OpenCheckpointStore(plan_.checkpoint_dir, ends_.get_token()));
     log_.Info("checkpoints can be written", {{"where", checkpoints_->Describe()}});
   }
   if (!plan_.journal_dir.empty()) {
@@ -388,7 +391,7 @@ void Services::Drain(int signal) {
 void Services::Stop() {
   stop_.LeaveTheNextToTheSystem();
   node_for_admin_ = nullptr;
-  if (checkpoints_ != nullptr) checkpoints_->Hurry();
+  ends_.request_stop();
   if (node_ != nullptr) node_->Stop();
   if (coordinator_ != nullptr) coordinator_->Stop();
   if (control_server_.server != nullptr) {

@@ -51,8 +51,6 @@ class BlobStore {
   virtual absl::Status Claim(const std::string& name) = 0;
   // OK when there is none of that name.
   virtual absl::Status Delete(const std::string& name) = 0;
-  // The process is to end: from now on, what fails is not tried again.
-  virtual void Hurry() {}
   // For people: "directory /data/checkpoints".
   virtual std::string Describe() const = 0;
 };

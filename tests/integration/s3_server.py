@@ -1,6 +1,6 @@
 """A real S3 server program, moto, that checks signatures; and a bad road to it.
 
-    server = S3Server()             # None of moto: unittest.SkipTest
+    server = S3Server()             # unittest.SkipTest without moto; S3Server(certificate=(file, key)): HTTPS
     os.environ.update(server.environment)
     road = BadRoad(server.port, seed=1)   # at road.address
     server.close()
@@ -24,7 +24,7 @@ BUCKET = "models"
 SET_UP = """
 import boto3, json, sys
 def client(service):
-    return boto3.client(service, endpoint_url=sys.argv[1], region_name="us-east-1", aws_access_key_id="x", aws_secret_access_key="y")
+    return boto3.client(service, verify=False, endpoint_url=sys.argv[1], region_name="us-east-1", aws_access_key_id="x", aws_secret_access_key="y")
 iam = client("iam")
 client("s3").create_bucket(Bucket=sys.argv[2])
 iam.create_user(UserName="syncline")
@@ -45,13 +45,14 @@ def python_with_moto():
 
 
 class S3Server:
-    def __init__(self):
+    def __init__(self, certificate=None):
         python = python_with_moto()
         with socket.create_server(("127.0.0.1", 0)) as free:
             self.port = free.getsockname()[1]
-        self.address = f"http://127.0.0.1:{self.port}"
+        self.address = f"{'https' if certificate else 'http'}://127.0.0.1:{self.port}"
+        tls = ["--ssl-cert", certificate[0], "--ssl-key", certificate[1]] if certificate else []
         environment = {"INITIAL_NO_AUTH_ACTION_COUNT": str(SET_UP_REQUESTS)}
-        self.process = cluster.Process("moto", [python, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(self.port)], environment)
+        self.process = cluster.Process("moto", [python, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(self.port), *tls], environment)
         self.process.await_line("Running on")
         done = subprocess.run([python, "-c", SET_UP, self.address, BUCKET], capture_output=True, text=True, timeout=cluster.PATIENCE)
         if done.returncode != 0:

@@ -4,8 +4,8 @@
     python3 tests/integration/s3_test.py --build build/release [-v] [TestClass.test_name ...]
 """
 
-import json
 import os
+import subprocess
 import time
 import unittest.mock
 
@@ -21,12 +21,15 @@ MANY = "3000000"  # elements of the first tensor: its state is larger than a par
 class InBucket(checkpoints_test.Saved):
     def setUp(self):
         super().setUp()
-        self.server = S3Server()
+        self.server = self.open_server()
         self.addCleanup(self.server.close)
         environment = unittest.mock.patch.dict(os.environ, self.server.environment)
         environment.start()
         self.addCleanup(environment.stop)
         self.directory = f"s3://{BUCKET}/team/night"
+
+    def open_server(self):
+        return S3Server()
 
     def await_checkpoint(self, step):
         deadline = time.monotonic() + PATIENCE
@@ -93,6 +96,25 @@ class Bucket(InBucket):
         self.assertIn("names no bucket", refused(2, directory="s3://"))
         said = refused(5, AWS_ENDPOINT_URL_S3="http://127.0.0.1:1")
         self.assertRegex(said, r"at http://127.0.0.1:1: it does not answer there.*asked \d+ times")
+
+
+class Sealed(InBucket):
+    def open_server(self):
+        self.certificate, key = (os.path.join(self.folder.name, name) for name in ("s3.crt", "s3.key"))
+        subprocess.run(["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=s3", "-days", "1", "-addext",
+                        "subjectAltName=IP:127.0.0.1", "-keyout", key, "-out", self.certificate], check=True, capture_output=True)  # fmt: skip
+        return S3Server(certificate=(self.certificate, key))
+
+    def test_only_a_server_with_a_certificate_that_is_trusted_is_talked_to(self):
+        refused = self.checkpoint("list", code=2)
+        self.assertIn("its certificate is not trusted; name the file of its authority in AWS_CA_BUNDLE", refused)
+        self.assertEqual(self.server.requests("list-type"), 0)
+        with unittest.mock.patch.dict(os.environ, {"AWS_CA_BUNDLE": self.certificate}):
+            checkpoints_test.Ends.run_job(self, "--servers", "2", "--checkpoint-every", "10 steps", more=("--elements", MANY))
+            self.assertIn("run1-step25", self.all_are_whole())
+        plain = self.server.address.replace("https", "http")
+        with unittest.mock.patch.dict(os.environ, {"AWS_ENDPOINT_URL_S3": plain}):
+            self.assertIn(plain, self.checkpoint("list", code=5))
 
 
 class BadRoads(InBucket):

@@ -268,19 +268,21 @@ S3Client::Tried S3Client::Try(const S3Call& call) {
   return tried;
 }
 
-void S3Client::Hurry() {
-  absl::MutexLock lock(&mutex_);
-  is_hurried_ = true;
-  changed_.SignalAll();
-}
-
 bool S3Client::Pause(absl::Duration wait) {
-  if (options_.pause) options_.pause(wait);
-  absl::MutexLock lock(&mutex_);
-  const absl::Duration end = options_.pause ? clock_.Now() : clock_.Now() + wait;
-  while (!is_hurried_ && changed_.WaitUntil(mutex_, clock_, end)) {
+  const std::stop_token& hurry = options_.hurry;
+  if (options_.pause) {
+    options_.pause(wait);
+    return !hurry.stop_requested();
   }
-  return !is_hurried_;
+  const std::stop_callback wake(hurry, [this] {
+    absl::MutexLock lock(&mutex_);
+    hurried_.SignalAll();
+  });
+  absl::MutexLock lock(&mutex_);
+  const absl::Duration end = clock_.Now() + wait;
+  while (!hurry.stop_requested() && hurried_.WaitUntil(mutex_, clock_, end)) {
+  }
+  return !hurry.stop_requested();
 }
 
 absl::StatusOr<S3Answer> S3Client::Do(const S3Call& call) {

@@ -12,6 +12,7 @@
 #include <map>
 #include <memory>
 #include <set>
+#include <stop_token>
 #include <string>
 #include <vector>
 
@@ -39,6 +40,9 @@ struct S3ClientOptions {
   absl::Duration connect = absl::Seconds(10);
   // Instead of waiting between two attempts.
   std::function<void(absl::Duration)> pause = {};
+  // Once it is requested (the process is to end) nothing is asked again, and whoever waits
+  // to do so gives up.
+  std::stop_token hurry = {};
 };
 
 struct S3Call {
@@ -78,9 +82,6 @@ class S3Client {
   // Errors say what was asked, what the server said, and what to do about it.
   absl::StatusOr<S3Answer> Do(const S3Call& call) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // From now on nothing is asked again; whoever waits to do so gives up.
-  void Hurry() ABSL_LOCKS_EXCLUDED(mutex_);
-
   // What `answer` means where it is no success.
   absl::Status ErrorOf(const S3Call& call, const S3Answer& answer) const;
   const S3Settings& settings() const { return settings_; }
@@ -105,8 +106,7 @@ class S3Client {
   const S3ClientOptions options_;
   const SteadyClock clock_;
   absl::Mutex mutex_;
-  SteadyCondition changed_;  // is_hurried_
-  bool is_hurried_ ABSL_GUARDED_BY(mutex_) = false;
+  SteadyCondition hurried_;
   std::vector<std::unique_ptr<httplib::Client>> idle_ ABSL_GUARDED_BY(mutex_);
 };
 

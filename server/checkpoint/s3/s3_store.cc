@@ -95,8 +95,6 @@ class S3Store final : public BlobStore {
                                         : absl::OkStatus();
   }
 
-  void Hurry() override { client_.Hurry(); }
-
   std::string Describe() const override { return client_.settings().Describe(); }
 
   // At the start.

@@ -245,6 +245,8 @@ TEST_F(FaultyS3, AProcessThatEndsDoesNotWaitForAServerThatIsDown) {
                  })});
   S3StoreOptions options = Hasty();
   options.client.pause = nullptr;  // it would wait for 20 seconds, and again
+  std::stop_source hurry;
+  options.client.hurry = hurry.get_token();
   const auto store = *OpenExistingS3Store(server.Settings(), options);
   Fail("PUT", 1000);
   std::thread writer([&] {
@@ -252,7 +254,7 @@ TEST_F(FaultyS3, AProcessThatEndsDoesNotWaitForAServerThatIsDown) {
     EXPECT_FALSE(store->Claim("job/run1.claimed").ok());
   });
   asked.WaitForNotification();
-  store->Hurry();
+  hurry.request_stop();
   writer.join();
   EXPECT_EQ(left_, 998) << "each is asked for once";
   EXPECT_TRUE(Write(*store, "job/large", text_).ok()) << "what works is done";

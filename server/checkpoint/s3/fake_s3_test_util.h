@@ -6,6 +6,7 @@
 
 #include <httplib.h>
 
+#include <atomic>
 #include <functional>
 #include <map>
 #include <memory>
@@ -71,9 +72,9 @@ class FakeS3 {
         });
   }
 
-  size_t page = 1000;  // names in an answer
-  bool knows_if_none_match = true;
-  bool knows_ranges = true;
+  std::atomic<size_t> page = 1000;  // names in an answer
+  std::atomic<bool> knows_if_none_match = true;
+  std::atomic<bool> knows_ranges = true;
 
   std::vector<std::string> Asked() {
     absl::MutexLock lock(&mutex_);

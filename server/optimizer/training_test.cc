@@ -333,7 +333,7 @@ TEST(TrainingPlan, KnowsWhoseOptimizerRemembersGradients) {
     return (*TrainingPlan::Create(settings, tensors))->RemembersGradients(0);
   };
   EXPECT_FALSE(remembers({.name = "sgd"}));
-  EXPECT_FALSE(remembers({.name = "sgd", .options = {{"ema", 0.9}}}));
+  EXPECT_FALSE(remembers({.name = "sgd", .options = {{"ema_decay", 0.9}}}));
   EXPECT_FALSE(remembers({.name = "asgd"})) << "averages weights";
   EXPECT_TRUE(remembers({.name = "sgd", .options = {{"momentum", 0.9}}}));
   for (const char* name : {"adam", "adamw", "lion", "adagrad", "rmsprop", "rprop"}) {

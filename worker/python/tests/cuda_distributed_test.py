@@ -24,6 +24,7 @@ if not torch.cuda.is_available():
 RANKS = 2
 PREAMBLE = """
 import faulthandler, os, time
+faulthandler.enable()
 faulthandler.dump_traceback_later(150, exit=True)
 import torch
 import torch.distributed as dist

@@ -150,12 +150,10 @@ class Training(OptimizerTest):
             self.assert_learns(self.train(model, optimizer))
 
     def test_memory_is_free_again_once_the_session_is_closed(self):
-        def used():
+        def used():  # others may use the device, too
             gc.collect()
             torch.cuda.synchronize()
-            torch.cuda.empty_cache()
-            free, total = torch.cuda.mem_get_info()
-            return total - free
+            return torch.cuda.memory_allocated()
 
         def once(job):
             model = nn.Linear(4096, 4096, bias=False).cuda()
@@ -167,7 +165,7 @@ class Training(OptimizerTest):
         before = used()
         for number in range(3):
             once(number)
-        self.assertLess(used() - before, 64 << 20)
+        self.assertLess(used() - before, 1 << 20)
 
 
 DDP = """

@@ -63,6 +63,18 @@ class GpuTest(OnAGpu, distributed_test.DistributedTest):
             same(x, [2.0] * 3)
             """, ranks=2)
 
+    def test_no_thread_of_a_group_is_left_when_the_program_ends(self):  # inside torch it would end the process with SIGABRT
+        self.check("""
+            import threading
+            def mine(): return [one.name for one in threading.enumerate() if one.name.startswith("syncline")]
+            work = dist.all_reduce(torch.full((4,), rank + 1.0), async_op=True)
+            work.get_future().wait()
+            assert sorted(mine()) == ["syncline-futures", "syncline-starts"], mine()
+            import syncline.torch.distributed as backend
+            backend._end_all_threads()
+            assert not mine(), mine()
+            """, ranks=2)
+
     def test_results_land_though_nobody_waits(self):
         self.check("""
             x = torch.full((4,), rank + 1.0)

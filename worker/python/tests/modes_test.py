@@ -38,7 +38,7 @@ class Modes(OptimizerTest):
 
     def test_of_rounds_are_bsp_with_or_without_a_quorum(self):
         model = make_model()
-        for mode in ("ssp:4", "asp"):
+        for mode in ("ssp:staleness=4", "asp"):
             with self.assertRaisesRegex(syncline.InvalidArgument, f"mode='{mode}' .*take bsp"):
                 LocalSGD(model, torch.optim.SGD(model.parameters(), 0.1), sync_every=2, mode=mode, session=self.options())
 

@@ -48,6 +48,11 @@ class Starts:
                 self._is_ended = True
                 self._queue.put(None)
 
+    def await_end(self, patience_s: float) -> None:
+        """Of its thread, after `end`."""
+        if self._thread is not None:
+            self._thread.join(patience_s)
+
     def _run(self, before: Optional[threading.Thread]) -> None:
         if before is not None:
             before.join()

@@ -13,12 +13,14 @@ Tensors are on the CPU, or on GPUs and copied to the host and back (_host_copies
 """
 from __future__ import annotations
 
+import atexit
 import datetime
 import functools
 import inspect
 import queue
 import sys
 import threading
+import weakref
 from typing import Any, Callable, List, Optional, Sequence, Union
 
 import torch
@@ -44,6 +46,18 @@ NAME = "syncline"
 _KEPT_HERE_ONLY = 5
 
 
+_PATIENCE_AT_END_S = 5.0  # with a GPU that hangs, and with peers for whose part somebody wanted a future
+
+_groups: "weakref.WeakSet[ProcessGroupSyncline]" = weakref.WeakSet()
+
+
+@atexit.register
+def _end_all_threads() -> None:
+    """A thread inside torch when the interpreter ends would end the process with SIGABRT."""
+    for group in list(_groups):
+        group._end_threads()
+
+
 class ProcessGroupSyncline(dist.ProcessGroup):
     """What init_process_group("syncline") and new_group(backend="syncline") make."""
 
@@ -63,6 +77,7 @@ class ProcessGroupSyncline(dist.ProcessGroup):
         self._block: Optional[List[Work]] = None  # what began in a coalescing block
         self._futures: "queue.SimpleQueue[Optional[Work]]" = queue.SimpleQueue()
         self._completer: Optional[threading.Thread] = None
+        _groups.add(self)
 
     def _form(self, name: str, store: dist.Store, rank: int, size: int, patience: datetime.timedelta) -> _group.Group:
         def get(key: str, wait_ms: int) -> bytes:
@@ -149,6 +164,13 @@ class ProcessGroupSyncline(dist.ProcessGroup):
         if completer is not None:
             self._futures.put(None)
         self._starts.end()
+
+    def _end_threads(self) -> None:
+        completer = self._completer
+        self.shutdown()
+        self._starts.await_end(_PATIENCE_AT_END_S)
+        if completer is not None:
+            completer.join(_PATIENCE_AT_END_S)
 
     # ---- how works are made --------------------------------------------------------------------------------------
 

@@ -148,6 +148,7 @@ absl::Status Launcher::StartWorkers() {
     master_port_ = absl::StrCat(port);
   }
   for (const WorkerPlan& worker : plan_.workers) {
+    latecomers_.NoteStart(worker.rank);
     SYNCLINE_RETURN_IF_ERROR(StartWorker(worker));
   }
   return absl::OkStatus();
@@ -166,7 +167,7 @@ absl::Status Launcher::StartWorker(const WorkerPlan& worker) {
   spec.env.emplace_back("TORCHELASTIC_ERROR_FILE", ErrorPath(worker.name));
   spec.env.emplace_back("TORCHELASTIC_RESTART_COUNT",
                         absl::StrCat(restarts_[worker.rank]));
-  if (restarts_[worker.rank] > 0) spec.env.emplace_back("SYNCLINE_REJOIN", "1");
+  if (MayRejoin(worker.rank)) spec.env.emplace_back("SYNCLINE_REJOIN", "1");
   SYNCLINE_ASSIGN_OR_RETURN(const HostPort coordinator, ParseHostPort(coordinator_.substr(
                                                             0, coordinator_.find(','))));
   spec.env.emplace_back("SYNCLINE_COORDINATOR", coordinator_);
@@ -266,13 +267,10 @@ absl::Status Launcher::OnExit(const ProcessEvent& event) {
   if (worker == nullptr) {
     return event.name == kCoordinator ? OnCoordinatorDeath(event) : OnServerDeath(event);
   }
-  const bool came_too_late = restarts_[worker->rank] > 0 &&
-                             FailureOfExit(event.wait_status) == Failure::kJobOver;
+  const bool came_too_late =
+      MayRejoin(worker->rank) && FailureOfExit(event.wait_status) == Failure::kJobOver;
   if (came_too_late) {
-    Say(
-        absl::StrFormat("worker %d came back to a job that is over: the others have "
-                        "finished it; it is not started again",
-                        worker->rank));
+    OnLatecomer(worker->rank);
   } else if (!Succeeded(event.wait_status)) {
     return OnWorkerFailure(*worker, event);
   }
@@ -316,18 +314,6 @@ void Launcher::Report(const WorkerPlan& worker, const ProcessEvent& event,
                                               : LastLine(event)});
 }
 
-bool Launcher::MayStartAgain(int rank) {
-  if (restarts_[rank] >= options_.max_restarts) return false;
-  FruitlessRestarts& fruitless = fruitless_[rank];
-  // Without servers nobody knows how far the program is.
-  if (plan_.starts_coordinator && plan_.servers == 0) return true;
-  // Otherwise the restarts are used up before it matters how far the job is.
-  if (options_.max_restarts > FruitlessRestarts::kMost) {
-    fruitless.NoteDeath(AskForJob().steps);
-  }
-  return !fruitless.AreUsedUp();
-}
-
 absl::Status Launcher::OnWorkerFailure(const WorkerPlan& worker,
                                        const ProcessEvent& event) {
   std::string who = DescribeFailure(worker, event);
@@ -345,6 +331,8 @@ absl::Status Launcher::OnWorkerFailure(const WorkerPlan& worker,
                         options_.max_restarts, ")"));
     ForgetError(worker);
     restart_at_[worker.rank] = absl::Now() + pause;
+    latecomers_.NoteStart(worker.rank);
+    for (const int late : latecomers_.TakeWaiting()) StartAnew(late);
     return absl::OkStatus();
   }
   if (!was_excluded && restarts_[worker.rank] < options_.max_restarts) {

@@ -31,6 +31,7 @@
 #include "absl/status/statusor.h"
 #include "cli/exit_reports.h"
 #include "cli/job_watch.h"
+#include "cli/latecomers.h"
 #include "cli/launch_plan.h"
 #include "cli/process.h"
 #include "cli/process_end.h"
@@ -98,6 +99,9 @@ class Launcher {
   absl::Status OnExit(const ProcessEvent& event);
   absl::Status StartWhatIsDue();
   absl::Time NextRestart() const;
+  bool MayRejoin(int rank) const;
+  void OnLatecomer(int rank);
+  void StartAnew(int rank);
   bool IsWorking(const WorkerPlan& worker) const;
   // What would keep the others going when a worker is lost; empty for its own mistakes.
   std::string WaysOn(int wait_status) const;
@@ -173,7 +177,8 @@ class Launcher {
   std::map<std::string, absl::Time> service_start_at_;  // of those that pause
   std::map<int, int> restarts_;                         // by rank
   std::map<int, FruitlessRestarts> fruitless_;          // by rank
-  std::map<int, absl::Time> restart_at_;                // by rank, of those that pause
+  Latecomers latecomers_;
+  std::map<int, absl::Time> restart_at_;  // by rank, of those that pause
   int failed_ = 0;
   int signal_ = 0;         // why the run is being stopped
   bool in_haste_ = false;  // it was asked for twice

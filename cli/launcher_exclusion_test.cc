@@ -1,8 +1,10 @@
 // What becomes of a run of which the coordinator has excluded a worker.
 #include <algorithm>
 #include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "cli/launcher_test_util.h"
 #include "comm/base/exit_codes.h"
 #include "gmock/gmock.h"
@@ -35,6 +37,25 @@ TEST_F(LauncherTest, IsDoneWhenAWorkerItStartedAgainCameTooLate) {
   ASSERT_TRUE(code.ok()) << code.status();
   EXPECT_EQ(*code, kExitDone);
   EXPECT_EQ(std::ranges::count(Read("ran"), '1'), 2) << "once, and once again";
+}
+
+// Here they have left it with errors, and begin it anew.
+TEST_F(LauncherTest, TakesAWorkerThatCameTooLateAlongWhenAnotherOneIsStartedAgain) {
+  options_.workers = 2;
+  options_.max_restarts = 3;
+  options_.restart_pause = absl::ZeroDuration();
+  const std::string late = Path("late");
+  const auto code = Run(absl::StrCat(
+      "echo $RANK$SYNCLINE_REJOIN >> ", Path("ran"), "; if [ $RANK = 0 ]; then ",
+      "if [ -e ", late, " ]; then exit 0; fi; ", "while [ ! -e ", late,
+      " ]; do sleep 0.01; done; sleep 0.2; exit 1; fi; ",
+      "if [ -n \"$SYNCLINE_REJOIN\" ]; then touch ", late, "; exit 144; fi; ", "if [ -e ",
+      late, " ]; then exit 0; fi; exit 1"));
+  ASSERT_TRUE(code.ok()) << code.status();
+  EXPECT_THAT(
+      std::vector<std::string>(absl::StrSplit(Read("ran"), '\n', absl::SkipEmpty())),
+      testing::UnorderedElementsAre("0", "1", "11", "01", "1"))
+      << "the last life of rank 1 is to join any run";
 }
 
 TEST_F(LauncherTest, TakesThatOfAWorkerItDidNotStartAgainForAFailure) {

@@ -125,8 +125,9 @@ absl::Status TopView::Add(const std::string& json, absl::Duration now) {
   failed_since_.reset();
   build_version_ = Word(status, "build_version");
   uptime_seconds_ = status.value("uptime_seconds", 0.0);
+  const double failure_timeout = status.value("failure_timeout_seconds", 0.0);
   late_seconds_ = kLateHeartbeat *
-                  status.value("failure_timeout_seconds", kUsualFailureTimeoutSeconds);
+                  (failure_timeout > 0 ? failure_timeout : kUsualFailureTimeoutSeconds);
 
   std::set<uint32_t> present;
   for (const Json& server : status.value("servers", Json::array())) {

@@ -75,8 +75,12 @@ void Job::OnFound(const CheckpointFound& found, CoordinatorOutputs& outputs) {
   absl::Status status = found.beginning.status();
   if (status.ok()) status = CheckBeginning(*found.beginning);
   if (!status.ok()) {
-    return FailWith(Refused(absl::StrCat("job '", spec_.name, "' cannot be resumed: ",
-                                         std::string(status.message()))),
+    const std::string what = absl::StrCat(
+        "job '", spec_.name, "' cannot be resumed: ", std::string(status.message()));
+    const bool may_pass = status.code() == absl::StatusCode::kUnavailable;
+    return FailWith(may_pass
+                        ? WithFailure(absl::UnavailableError(what), Failure::kRetryable)
+                        : Refused(what),
                     outputs);
   }
   beginning_ = *found.beginning;

@@ -85,7 +85,9 @@ void CheckpointKeeper::CarryOut(const KeepCheckpoint& order) {
 absl::Status CheckpointKeeper::AwaitParts(const Manifest& manifest) {
   for (int look = 1;; ++look) {
     const absl::Status there = CheckParts(store_, manifest);
-    if (there.ok() || look == kLooks) return there;
+    // A bucket that does not answer has been asked for minutes.
+    const bool may_come = !absl::IsUnavailable(there);
+    if (there.ok() || !may_come || look == kLooks) return there;
     absl::MutexLock lock(&mutex_);
     const absl::Duration next = clock_.Now() + kBetweenLooks;
     while (!stopping_ && changed_.WaitUntil(mutex_, clock_, next)) {

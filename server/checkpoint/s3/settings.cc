@@ -106,6 +106,15 @@ absl::Status SetEndpoint(const std::string& endpoint, S3Settings& settings) {
     return Wrong(absl::StrCat("AWS_ENDPOINT_URL(_S3) '", Printable(endpoint),
                               "' is no address; write http://HOST:PORT or https://HOST"));
   }
+  const bool is_hex_ipv6 =
+      absl::StartsWith(host, "[") && std::ranges::any_of(host, [](char c) {
+        return absl::ascii_isalpha(static_cast<unsigned char>(c));
+      });
+  if (is_hex_ipv6) {
+    return Wrong(absl::StrCat("AWS_ENDPOINT_URL(_S3) '", Printable(endpoint),
+                              "' is an IPv6 address with letters, which the HTTP library "
+                              "does not read; give the host a name"));
+  }
   const bool is_usual = number == (seals ? 443u : 80u);
   settings.host = is_usual ? std::string(host) : absl::StrCat(host, ":", number);
   settings.origin = absl::StrCat(seals ? "https://" : "http://", host, ":", number);
@@ -146,6 +155,19 @@ absl::StatusOr<S3Settings> FindS3Settings(const std::string& location,
         "temporary credentials AWS_SESSION_TOKEN, too); profiles, web identities and "
         "instance roles are not read: aws configure export-credentials --format env "
         "makes variables of them"));
+  }
+  for (const auto& [name, value] :
+       {std::pair{"AWS_ACCESS_KEY_ID", &settings.credentials.key_id},
+        std::pair{"AWS_SECRET_ACCESS_KEY", &settings.credentials.secret},
+        std::pair{"AWS_SESSION_TOKEN", &settings.credentials.session_token}}) {
+    const bool is_clean = std::ranges::all_of(*value, [](char c) {
+      return absl::ascii_isgraph(static_cast<unsigned char>(c));
+    });
+    if (!is_clean) {
+      return Wrong(absl::StrCat(name,
+                                " has a space, a line break or the like in it: was it "
+                                "made from a file that ends with a new line?"));
+    }
   }
   settings.region = first_of({"AWS_REGION", "AWS_DEFAULT_REGION"});
   if (settings.region.empty()) settings.region = "us-east-1";

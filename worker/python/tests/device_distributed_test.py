@@ -70,9 +70,33 @@ class GpuTest(OnAGpu, distributed_test.DistributedTest):
             work = dist.all_reduce(torch.full((4,), rank + 1.0), async_op=True)
             work.get_future().wait()
             assert sorted(mine()) == ["syncline-futures", "syncline-starts"], mine()
-            import syncline.torch.distributed as backend
-            backend._end_all_threads()
+            import syncline.torch._ending as ending
+            dist.distributed_c10d._get_default_group().shutdown()  # as destroy_process_group does
+            ending.end_all()
             assert not mine(), mine()
+            """, ranks=2)
+
+    def test_futures_do_not_wait_for_what_a_peer_has_yet_to_send(self):
+        self.check("""
+            x = torch.zeros(4)
+            coming = dist.irecv(x, 1 - rank)
+            y = torch.full((4,), rank + 1.0)
+            dist.all_reduce(y, async_op=True).get_future().wait()
+            same(y, [3.0] * 4)
+            dist.send(torch.full((4,), rank + 5.0), 1 - rank)
+            coming.wait()
+            same(x, [6.0 - rank] * 4)
+            """, ranks=2)
+
+    def test_tensors_of_inference_mode(self):
+        self.check("""
+            for _ in range(10):
+                with torch.inference_mode():
+                    x = torch.full((4,), rank + 1.0)
+                    work = dist.all_reduce(x, async_op=True)
+                    time.sleep(0.002)
+                    work.wait()
+                    same(x, [3.0] * 4)
             """, ranks=2)
 
     def test_results_land_though_nobody_waits(self):

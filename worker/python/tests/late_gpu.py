@@ -8,6 +8,12 @@ from syncline import _staging
 PATIENCE = 60
 
 
+def copy(target, source):
+    """Also in another thread than that of the program, which may be in inference mode."""
+    with torch.inference_mode(target.is_inference()):
+        target.copy_(source)
+
+
 class LateStream:
     """Copies, made in their order by whoever waits for one, or asks for the second time whether it was made."""
 
@@ -67,12 +73,12 @@ class LateGpu:
     def to_host(self, host, source):
         taken = source.detach().clone()
         self.read += 1
-        return self.up.put(lambda: host.copy_(taken))
+        return self.up.put(lambda: copy(host, taken))
 
     def bring(self, target, host, after):
         assert after.stream is self.own
         target.fill_(86)  # whoever reads it now is wrong
-        return self.down.put(lambda: target.copy_(host))
+        return self.down.put(lambda: copy(target, host))
 
     def follow(self, mark):
         mark.synchronize()

@@ -120,7 +120,8 @@ class Cuda:
 
     def host_like(self, tensor: Any) -> Any:
         """See Device."""
-        return self._torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+        Staged.exist = True
+        return self._torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu", pin_memory=True)
 
     def mark(self) -> Mark:
         """See Device."""

@@ -57,7 +57,7 @@ class HostCopies:
         """For values that other tensors, where `like` is, are to have."""
         device = self._device_of(like)
         if device is None:
-            return torch.empty(count, dtype=like.dtype)
+            return torch.empty(count, dtype=like.dtype, device="cpu")  # whatever the program's default is
         host: torch.Tensor = device.host_like(torch.empty(count, dtype=like.dtype, device="meta"))
         return host
 
@@ -87,5 +87,6 @@ class HostCopies:
             if device is None:
                 tensor.copy_(host)
             elif tensor.numel():
-                landings[tensor.device] = device, device.bring(tensor, host, self._before[tensor.device])
+                with torch.inference_mode(tensor.is_inference()):  # also in another thread than that of the call
+                    landings[tensor.device] = device, device.bring(tensor, host, self._before[tensor.device])
         return list(landings.values())

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Callable, List, NamedTuple, Optional, Sequence
 
 from syncline import _group
 from syncline._staging import Mark
+from syncline.torch._ending import Ending
 
 if TYPE_CHECKING:
     from syncline.torch._work import Work
@@ -18,14 +19,13 @@ class _Start(NamedTuple):
     calls: List[Callable[[], _group.Handle]]
 
 
-class Starts:
+class Starts(Ending):
     """Threads: any may use it. It has one of its own, which begins with the first operation that waits for a GPU."""
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
         self._left = 0
         self._queue: "queue.SimpleQueue[Optional[_Start]]" = queue.SimpleQueue()
-        self._thread: Optional[threading.Thread] = None
         self._is_ended = False
 
     def put(self, work: "Work", marks: Sequence[Mark], calls: List[Callable[[], _group.Handle]]) -> None:
@@ -35,23 +35,21 @@ class Starts:
                 return work.begin([call() for call in calls])
             work.postpone()
             self._left += 1
-            if self._thread is None or self._is_ended:
+            if self.thread is None or self._is_ended:
                 self._is_ended = False
-                self._thread = threading.Thread(target=self._run, args=(self._thread,), name="syncline-starts", daemon=True)
-                self._thread.start()
+                self.run_in_thread(threading.Thread(target=self._run, args=(self.thread,), name="syncline-starts", daemon=True))
             self._queue.put(_Start(work, marks, calls))
 
     def end(self) -> None:
         """What was put begins all the same."""
         with self._lock:
-            if self._thread is not None and not self._is_ended:
+            if self.thread is not None and not self._is_ended:
                 self._is_ended = True
                 self._queue.put(None)
 
-    def await_end(self, patience_s: float) -> None:
-        """Of its thread, after `end`."""
-        if self._thread is not None:
-            self._thread.join(patience_s)
+    def stop(self) -> None:
+        """See Ending."""
+        self.end()
 
     def _run(self, before: Optional[threading.Thread]) -> None:
         if before is not None:

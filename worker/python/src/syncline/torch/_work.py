@@ -153,18 +153,13 @@ class Work(_Base):
         self._complete(FOREVER)
         return self._result
 
-    def complete_alone(self) -> None:
-        """In a thread: brings the results to where they belong, whoever waits for them, and fulfils the future. May come twice."""
-        if self._begun is not None:
-            self._begun.wait()
-        for handle in tuple(self._handles):
-            try:
-                handle.wait()
-            except Exception:
-                break  # whoever waits is told
-        self.settle()
+    def complete_if_done(self) -> bool:
+        """Whether it is: then its results are on their way to where they belong, and its future is fulfilled. Of one thread alone."""
+        if not self.settle():
+            return False
         if not self._done.done():
             self._done.set_result(None)
+        return True
 
 
 class Works(_Base):

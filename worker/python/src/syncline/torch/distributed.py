@@ -13,20 +13,18 @@ Tensors are on the CPU, or on GPUs and copied to the host and back (_host_copies
 """
 from __future__ import annotations
 
-import atexit
 import datetime
 import functools
 import inspect
-import queue
 import sys
 import threading
-import weakref
 from typing import Any, Callable, List, Optional, Sequence, Union
 
 import torch
 import torch.distributed as dist
 
 from syncline import _exit, _group
+from syncline.torch._completer import Completer
 from syncline.torch._fits import check_dense, check_pairs, check_parts, check_types
 from syncline.torch._host_copies import HostCopies, Landing
 from syncline.torch._meeting import await_key, network, wants_exact_order
@@ -46,18 +44,6 @@ NAME = "syncline"
 _KEPT_HERE_ONLY = 5
 
 
-_PATIENCE_AT_END_S = 5.0  # with a GPU that hangs, and with peers for whose part somebody wanted a future
-
-_groups: "weakref.WeakSet[ProcessGroupSyncline]" = weakref.WeakSet()
-
-
-@atexit.register
-def _end_all_threads() -> None:
-    """A thread inside torch when the interpreter ends would end the process with SIGABRT."""
-    for group in list(_groups):
-        group._end_threads()
-
-
 class ProcessGroupSyncline(dist.ProcessGroup):
     """What init_process_group("syncline") and new_group(backend="syncline") make."""
 
@@ -75,9 +61,7 @@ class ProcessGroupSyncline(dist.ProcessGroup):
         self._alive_lock = threading.Lock()
         self._starts = Starts()
         self._block: Optional[List[Work]] = None  # what began in a coalescing block
-        self._futures: "queue.SimpleQueue[Optional[Work]]" = queue.SimpleQueue()
-        self._completer: Optional[threading.Thread] = None
-        _groups.add(self)
+        self._completer = Completer()
 
     def _form(self, name: str, store: dist.Store, rank: int, size: int, patience: datetime.timedelta) -> _group.Group:
         def get(key: str, wait_ms: int) -> bytes:
@@ -159,18 +143,8 @@ class ProcessGroupSyncline(dist.ProcessGroup):
         self._native.abort()
 
     def shutdown(self) -> None:
-        with self._alive_lock:
-            completer, self._completer = self._completer, None
-        if completer is not None:
-            self._futures.put(None)
+        self._completer.end()
         self._starts.end()
-
-    def _end_threads(self) -> None:
-        completer = self._completer
-        self.shutdown()
-        self._starts.await_end(_PATIENCE_AT_END_S)
-        if completer is not None:
-            completer.join(_PATIENCE_AT_END_S)
 
     # ---- how works are made --------------------------------------------------------------------------------------
 
@@ -180,19 +154,7 @@ class ProcessGroupSyncline(dist.ProcessGroup):
             self._settled.discard(work)
 
     def _complete_later(self, work: Work) -> None:
-        with self._alive_lock:
-            if self._completer is None:
-                self._completer = threading.Thread(target=self._complete_futures, name="syncline-futures", daemon=True)
-                self._completer.start()
-        self._futures.put(work)
-
-    def _complete_futures(self) -> None:
-        while True:
-            work = self._futures.get()
-            if work is None:
-                return
-            work.complete_alone()
-            del work
+        self._completer.put(work)
 
     def _work(self, copies: HostCopies, calls: List[Callable[[], _group.Handle]], result: List[torch.Tensor],
               finish: Optional[Callable[[], Sequence[Landing]]] = None) -> Work:

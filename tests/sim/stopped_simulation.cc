@@ -19,6 +19,7 @@
 namespace syncline::sim {
 namespace {
 
+constexpr absl::Duration kLongestRun = absl::Minutes(5);  // in simulated time
 constexpr absl::Duration kF = absl::Seconds(4);
 constexpr absl::Duration kLease = absl::Milliseconds(2400);  // 0.6 F, of docs/modes.md
 // A step takes 20 ms, its messages and codecs as long again, and a few of these follow each
@@ -89,7 +90,8 @@ class StoppedRun {
     for (uint32_t rank = 0; rank < wanted_; ++rank) StartWorker(rank);
     Look();
     while (!IsOver() && violation_.empty() && reference_.violation().empty()) {
-      if (!events_.RunNext()) violation_ = "nothing happens any more";
+      const bool goes_on = events_.RunNext() && events_.now() < kLongestRun;
+      if (!goes_on) violation_ = "the run does not end";
     }
     if (violation_.empty()) violation_ = reference_.violation();
     if (violation_.empty()) return absl::OkStatus();

@@ -19,12 +19,21 @@ class Latecomers {
   // A life of that worker begins.
   void NoteStart(int rank) { started_[rank] = ++starts_; }
 
+  // The same, because it failed itself: it is a member of what is there now.
+  void NoteRestart(int rank) {
+    anew_.erase(rank);
+    NoteStart(rank);
+  }
+
   // It found the job over. Whether it begins anew at once, since one of `working` has begun
   // after it; otherwise it waits for what becomes of them.
   bool BeginsAnew(int rank, const std::vector<int>& working);
 
   // Another one is started again: all who waited, who begin anew with it. They wait no more.
   std::vector<int> TakeWaiting();
+
+  // So many wait.
+  int waiting() const { return static_cast<int>(waiting_.size()); }
 
   // Whether its next life is to join the run that it was in, and no other.
   bool Rejoins(int rank) const { return !anew_.contains(rank); }

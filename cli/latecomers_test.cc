@@ -22,6 +22,8 @@ TEST(Latecomers, BeginAnewWithOneThatWasStartedAfterThem) {
   EXPECT_TRUE(latecomers.BeginsAnew(1, {0}));
   EXPECT_FALSE(latecomers.Rejoins(1));
   EXPECT_TRUE(latecomers.Rejoins(0));
+  latecomers.NoteRestart(1);
+  EXPECT_TRUE(latecomers.Rejoins(1)) << "the run that it began anew";
 }
 
 TEST(Latecomers, DoNotCountOneThatHasEnded) {

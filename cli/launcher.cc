@@ -331,7 +331,7 @@ absl::Status Launcher::OnWorkerFailure(const WorkerPlan& worker,
                         options_.max_restarts, ")"));
     ForgetError(worker);
     restart_at_[worker.rank] = absl::Now() + pause;
-    latecomers_.NoteStart(worker.rank);
+    latecomers_.NoteRestart(worker.rank);
     for (const int late : latecomers_.TakeWaiting()) StartAnew(late);
     return absl::OkStatus();
   }
@@ -339,11 +339,11 @@ absl::Status Launcher::OnWorkerFailure(const WorkerPlan& worker,
     absl::StrAppend(&who, "; ", fruitless_[worker.rank].Describe());
   }
   ++failed_;
-  const bool is_last_here = failed_ == static_cast<int>(plan_.workers.size());
+  const int gone = failed_ + latecomers_.waiting();
+  const bool is_last_here = gone == static_cast<int>(plan_.workers.size());
   // The coordinator has seen to it that enough of them stay.
-  if (!is_last_here &&
-      (was_excluded || plan_.world_size - failed_ >= plan_.min_workers)) {
-    Say(absl::StrCat(who, said, "; ", plan_.world_size - failed_,
+  if (!is_last_here && (was_excluded || plan_.world_size - gone >= plan_.min_workers)) {
+    Say(absl::StrCat(who, said, "; ", plan_.world_size - gone,
                      " workers go on; its log stays: ", LogPath(worker.name)));
     Report(worker, event, "the others go on");
     ForgetError(worker);

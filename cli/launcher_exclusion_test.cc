@@ -58,6 +58,22 @@ TEST_F(LauncherTest, TakesAWorkerThatCameTooLateAlongWhenAnotherOneIsStartedAgai
       << "the last life of rank 1 is to join any run";
 }
 
+// Nobody has finished it.
+TEST_F(LauncherTest, FailsWhenTheLastOneFailsBesideAWorkerThatCameTooLate) {
+  options_.workers = 2;
+  options_.max_restarts = 1;
+  options_.min_workers = 1;
+  options_.restart_pause = absl::ZeroDuration();
+  const std::string late = Path("late");
+  EXPECT_FALSE(
+      Run(absl::StrCat(
+              "if [ $RANK = 1 ]; then if [ -n \"$SYNCLINE_REJOIN\" ]; then touch ", late,
+              "; exit 144; fi; exit 1; fi; ",
+              "if [ -z \"$SYNCLINE_REJOIN\" ]; then exit 1; fi; ", "while [ ! -e ", late,
+              " ]; do sleep 0.01; done; sleep 0.2; exit 1"))
+          .ok());
+}
+
 TEST_F(LauncherTest, TakesThatOfAWorkerItDidNotStartAgainForAFailure) {
   options_.workers = 1;
   EXPECT_FALSE(Run("exit 144").ok());

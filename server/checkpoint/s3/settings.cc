@@ -103,8 +103,12 @@ absl::Status SetEndpoint(const std::string& endpoint, S3Settings& settings) {
   const bool has_port = absl::SimpleAtoi(port, &number) && number > 0 && number < 65536;
   const bool is_clean = endpoint.find_first_of(" \t\r\n@?#\"'<>") == std::string::npos;
   if ((!seals && !is_plain) || host.empty() || !has_port || !is_clean) {
-    return Wrong(absl::StrCat("AWS_ENDPOINT_URL(_S3) '", Printable(endpoint),
-                              "' is no address; write http://HOST:PORT or https://HOST"));
+    const bool may_name_a_password = absl::StrContains(endpoint, "@");
+    return Wrong(absl::StrCat("AWS_ENDPOINT_URL(_S3) ",
+                              may_name_a_password
+                                  ? "with an @ in it"
+                                  : absl::StrCat("'", Printable(endpoint), "'"),
+                              " is no address; write http://HOST:PORT or https://HOST"));
   }
   const bool is_hex_ipv6 =
       absl::StartsWith(host, "[") && std::ranges::any_of(host, [](char c) {

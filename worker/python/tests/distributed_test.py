@@ -106,6 +106,12 @@ class DistributedTest(unittest.TestCase):
         for output, code in run_ranks(body, ranks, self.environment_of):
             self.assertEqual(code, 0, output)
 
+    def test_barriers_whatever_the_default_dtype_is(self):
+        self.check("""
+            torch.set_default_dtype(torch.float64 if rank else torch.float32)
+            dist.barrier()
+            """)
+
     def test_operations(self):
         self.check("""
             for dtype in (torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64, torch.int32, torch.int8):

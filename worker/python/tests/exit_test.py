@@ -74,6 +74,25 @@ class Exit(support.ServersTest):
         self.assertEqual(program.wait(), 138, program.text())
         program.await_line("rank 1 has died")
 
+    def test_is_shown_under_the_hook_of_torch_distributed(self):  # which collects what this package's writes, to show it afterwards
+        program = self.program("""
+            import io, sys, syncline
+            from syncline import _exit
+            _exit.set_up()
+            before = sys.excepthook
+            def of_torch(*arguments):
+                real, sys.stderr = sys.stderr, io.StringIO()
+                try:
+                    before(*arguments)
+                finally:
+                    said, sys.stderr = sys.stderr.getvalue(), real
+                sys.stderr.write(said)
+            sys.excepthook = of_torch
+            raise syncline.errors.error_of(14, "no coordinator there", 5)
+            """)
+        self.assertEqual(program.wait(), 5, program.text())
+        self.assertRegex(program.text().splitlines()[-1], "Unavailable: no coordinator there")
+
     def test_calls_hooks_of_others(self):
         source = """
             import sys, syncline

@@ -7,6 +7,7 @@ worker failed, from the file that TORCHELASTIC_ERROR_FILE names: it is written h
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import os
 import sys
@@ -40,6 +41,10 @@ def set_up() -> None:
         if code is None:
             return
         if not hasattr(sys, "ps1") and not sys.flags.inspect:  # Python stays, waiting for its user
+            # That of torch.distributed, which called this one, shows what it has collected only if this one returns.
+            if isinstance(sys.stderr, io.StringIO) and sys.__stderr__ is not None:
+                sys.__stderr__.write(sys.stderr.getvalue())
+                sys.__stderr__.flush()
             sys.exit(code)
 
     hook.is_synclines = True  # type: ignore[attr-defined]

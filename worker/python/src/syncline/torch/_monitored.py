@@ -35,7 +35,7 @@ def patience_of(timeout: Union[None, float, datetime.timedelta], default: dateti
 def await_all(group: "ProcessGroupSyncline", patience: datetime.timedelta) -> None:
     """Rank 0 waits for each of the others, and so knows all that are missing; they wait for its word, or its error."""
     is_first = group.rank() == 0
-    own, of_all = torch.zeros(1, dtype=torch.uint8), torch.zeros(group.size(), dtype=torch.uint8)
+    own, of_all = (torch.zeros(count, dtype=torch.uint8, device="cpu") for count in (1, group.size()))
     calls = [
         group._call(_group.GATHER, _Timeout(patience), source=own, target=of_all, count=1, like=own, algorithm="direct"),
         group._call(_group.BROADCAST, _Timeout(patience if is_first else 2 * patience), target=own, count=1, like=own,

@@ -335,6 +335,8 @@ class Optimizer(torch.optim.Optimizer):
             try:
                 self._end_step([])  # nobody compares the norm of what there is
             except FailedPrecondition as error:
+                if type(error) is not FailedPrecondition:  # it says by itself what to do
+                    raise
                 raise cannot_end(error) from None
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:

@@ -355,7 +355,7 @@ class ProcessGroupSyncline(dist.ProcessGroup):
         return self._work(copies, [call], outputs, copies.spread([(outputs, out)]))
 
     def barrier(self, opts: Any = None) -> Work:
-        nothing = torch.empty(0)
+        nothing = torch.empty(0, dtype=torch.uint8, device="cpu")  # whatever the defaults of the program are
         return self._work(HostCopies(), [self._call(_group.BARRIER, opts, count=0, like=nothing)], [nothing])
 
     def monitored_barrier(self, timeout: Union[None, float, datetime.timedelta] = None, wait_all_ranks: bool = False) -> None:

@@ -93,6 +93,8 @@ class Work(_Base):
         with self._lock:
             if self._future is None:
                 self._result = []
+            if all(mark.query() for _, mark in self._landings):
+                self._landings = ()
 
     def _await_begin(self, timeout_ms: int) -> int:
         """What is left of the time."""

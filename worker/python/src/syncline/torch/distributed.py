@@ -55,8 +55,9 @@ class ProcessGroupSyncline(dist.ProcessGroup):
         _exit.set_up()
         self._native = self._form("syncline", store, rank, size, self._timeout)
         # C++ (DDP, functional collectives) may hold a Work by a pointer alone, which does not keep its Python half: each is kept
-        # until it was waited for. Those under way, and those that only wait for that:
+        # until it was waited for. Those under way, those whose results somebody may ask for, and the others that only wait for that:
         self._alive: set[Work] = set()
+        self._unread: set[Work] = set()
         self._settled: set[Work] = set()
         self._alive_lock = threading.Lock()
         self._starts = Starts()
@@ -150,8 +151,8 @@ class ProcessGroupSyncline(dist.ProcessGroup):
 
     def _forget(self, work: Work) -> None:
         with self._alive_lock:
-            self._alive.discard(work)
-            self._settled.discard(work)
+            for works in (self._alive, self._unread, self._settled):
+                works.discard(work)
 
     def _complete_later(self, work: Work) -> None:
         self._completer.put(work)
@@ -165,22 +166,28 @@ class ProcessGroupSyncline(dist.ProcessGroup):
         work = Work(self, result, finish, gpus)
         self._starts.put(work, copies.marks, calls)
         with self._alive_lock:
-            others = list(self._alive)
+            others = [*self._alive, *self._unread]
             self._alive.add(work)
         if copies.devices:
             self._complete_later(work)
         if self._block is not None:
             self._block.append(work)
-        settled = set()
+        settled, forgotten = set(), []
         for other in others:
             if not other.settle():
                 continue
             settled.add(other)
             if sys.getrefcount(other) <= _KEPT_HERE_ONLY:
                 other.forget_result()
+                forgotten.append(other)
         with self._alive_lock:
-            self._settled |= settled & self._alive
+            settled &= self._alive | self._unread  # somebody may have waited meanwhile
             self._alive -= settled
+            self._unread |= settled
+            for other in forgotten:
+                if other in self._unread:
+                    self._unread.discard(other)
+                    self._settled.add(other)
         return work
 
     def _check_gpus_are_ours(self) -> None:

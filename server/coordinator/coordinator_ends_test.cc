@@ -77,7 +77,7 @@ TEST_F(CoordinatorEnds, OneWhoWasLostIsToldThatTheOthersHaveFinished) {
   ASSERT_TRUE(closed_.contains(12));
   EXPECT_EQ(FailureOf(closed_.at(12)), Failure::kJobOver) << closed_.at(12);
   EXPECT_THAT(std::string(closed_.at(12).message()),
-              HasSubstr("finished it at step 60 while worker 1 was away"));
+              HasSubstr("left it at step 60 while worker 1 was away"));
 }
 
 TEST_F(CoordinatorEnds, OneWhoWasLostMayBeginAnewWithoutMeaningThatRun) {

@@ -67,8 +67,8 @@ class Job {
   std::string WhyWait(const WorkerHello& hello, absl::Duration now) const;
   // FailedPrecondition (Failure::kJobRefused) for a worker of another run.
   absl::Status CheckRun(const WorkerHello& hello, absl::Duration now) const;
-  // Of a job that is over: that the worker is not one who was lost, and wants to go on with what
-  // the others have finished.
+  // FailedPrecondition (Failure::kJobOver) of a job that all others have left, for a worker that
+  // was lost and wants to go on with it.
   absl::Status CheckNotTooLate(const WorkerHello& hello) const;
   // A worker of this run that declares the same job. FailedPrecondition
   // (Failure::kJobRefused) when it may not join. REQUIRES: it has nothing to wait for.
@@ -317,6 +317,7 @@ class Job {
   void GiveUpLateCuts(absl::Duration now, CoordinatorOutputs& outputs);
   // FailedPrecondition says why it takes no orders.
   absl::Status CheckRuns() const;
+  bool IsOfAnotherRun(const WorkerHello& hello) const;  // where both say which
   absl::Status CheckBeginning(const Beginning& beginning) const;
   void Fail(const std::string& reason, CoordinatorOutputs& outputs);
   void EndWhenStopped(CoordinatorOutputs& outputs);

@@ -21,10 +21,12 @@ absl::Status Refused(const std::string& what) {
 
 }  // namespace
 
+bool Job::IsOfAnotherRun(const WorkerHello& hello) const {
+  return !run_id_.empty() && !hello.run_id.empty() && run_id_ != hello.run_id;
+}
+
 absl::Status Job::CheckRun(const WorkerHello& hello, absl::Duration now) const {
-  if (run_id_.empty() || hello.run_id.empty() || run_id_ == hello.run_id) {
-    return absl::OkStatus();
-  }
+  if (!IsOfAnotherRun(hello)) return absl::OkStatus();
   const bool lives = std::ranges::any_of(workers_, [&](const auto& entry) {
     return !workers_.MayBeDead(entry.second, now) && !stops_.contains(entry.first);
   });
@@ -36,15 +38,13 @@ absl::Status Job::CheckRun(const WorkerHello& hello, absl::Duration now) const {
 
 absl::Status Job::CheckNotTooLate(const WorkerHello& hello) const {
   const bool is_finished = IsOver() && !failed_ && !was_stopped_;
-  const bool is_of_this_run =
-      run_id_.empty() || hello.run_id.empty() || run_id_ == hello.run_id;
-  if (!hello.rejoins || !is_finished || !is_of_this_run || !lost_.contains(hello.rank)) {
-    return absl::OkStatus();
-  }
+  const bool is_too_late = hello.rejoins && is_finished && !IsOfAnotherRun(hello) &&
+                           lost_.contains(hello.rank);
+  if (!is_too_late) return absl::OkStatus();
   return WithFailure(
       absl::FailedPreconditionError(absl::StrCat(
-          "job '", spec_.name, "' is over: the others finished it at step ",
-          furthest_step_, " while worker ", hello.rank,
+          "job '", spec_.name, "' is over: the others left it at step ", furthest_step_,
+          " while worker ", hello.rank,
           " was away, and nothing is left for it to do; to begin the job anew, start all "
           "workers")),
       Failure::kJobOver);
@@ -55,8 +55,7 @@ std::string Job::WhyWait(const WorkerHello& hello, absl::Duration now) const {
     return absl::StrCat("waits for the end of the last run of job '", spec_.name,
                         "': its last step is being saved");
   }
-  const bool is_other =
-      !run_id_.empty() && !hello.run_id.empty() && run_id_ != hello.run_id;
+  const bool is_other = IsOfAnotherRun(hello);
   if (is_other && !stops_.empty()) {
     return absl::StrCat("waits for the end of the last run of job '", spec_.name,
                         "', which is being stopped: ", stops_.by());

@@ -1,6 +1,4 @@
-"""What the chart promises beyond well-formed YAML: parts that fit together, nothing privileged,
-upgrades that do not restart servers for nothing."""
-
+"""What the chart promises beyond well-formed YAML: parts that fit, nothing privileged, upgrades that restart no server for nothing."""
 import shutil
 import tempfile
 from pathlib import Path

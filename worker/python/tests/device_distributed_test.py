@@ -2,7 +2,7 @@
 import unittest
 
 import distributed_test
-from distributed_test import PREAMBLE, run_ranks
+from distributed_ranks import PREAMBLE, RANKS, run_ranks
 
 ON_A_GPU = PREAMBLE + """
 import late_gpu
@@ -13,7 +13,7 @@ gpu = late_gpu.install()
 class OnAGpu:
     """What holds of tensors in host memory."""
 
-    def check(self, body, ranks=distributed_test.RANKS):
+    def check(self, body, ranks=RANKS):
         for output, code in run_ranks(body, ranks, self.environment_of, ON_A_GPU):
             self.assertEqual(code, 0, output)
 

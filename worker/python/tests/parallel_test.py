@@ -12,7 +12,7 @@ try:
 except ImportError:
     raise unittest.SkipTest("ModuleSkipped: this torch has no fully_shard") from None
 
-from distributed_test import run_ranks
+from distributed_ranks import run_ranks
 
 PREAMBLE = """
 import os

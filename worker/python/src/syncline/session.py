@@ -16,8 +16,8 @@ from __future__ import annotations
 import atexit
 import contextlib
 import ctypes
-import gc
 import functools
+import gc
 import logging
 import os
 import sys
@@ -60,14 +60,13 @@ class Tensor:
 class Session(_lent.Allocator):
     """A process's place in a job. Methods may be called by any thread, for each tensor by one at a time.
 
-    Options, all of them strings or numbers: coordinator ("HOST:PORT"), job, run_id, rejoin (1: this rank was in the run before; `JobOver` where the others have finished it), rank, world_size, optimizer
-    ("adamw:lr=0.001"), state, schedule ("cosine:total_steps=1000"), gradient ("clip_global_norm=1"), loss_scaling
-    ("torch"), nonfinite_steps ("skip"), accumulate_steps, accumulate_on, aggregation, mode ("ssp:3", "bsp:quorum=3"),
-    push ("topk:ratio=0.01"), publish ("int8"), preset ("sparseloco": sets optimizer, push and publish), codec_threads
-    (threads that encode and decode beside the one that sends; "auto": half of the cores, 4 at most; 0: none), checkpoint_every
-    ("500 steps"), durability ("disk") and the other settings that all workers of a job say alike (docs/settings.md),
-    failure_timeout ("10s"), start_timeout ("10m"), tls_cert, tls_key, tls_ca. What is not given
-    comes from the environment that `syncline run`, torchrun, Slurm, Kubernetes and Open MPI set.
+    Options, all of them strings or numbers: coordinator ("HOST:PORT"), job, run_id, rejoin (1: this rank was in the run before; `JobOver` where
+    the others have left it), rank, world_size, optimizer ("adamw:lr=0.001"), state, schedule ("cosine:total_steps=1000"), gradient
+    ("clip_global_norm=1"), loss_scaling ("torch"), nonfinite_steps ("skip"), accumulate_steps, accumulate_on, aggregation, mode ("ssp:3",
+    "bsp:quorum=3"), push ("topk:ratio=0.01"), publish ("int8"), preset ("sparseloco": sets optimizer, push and publish), codec_threads (threads
+    that encode and decode beside the one that sends; "auto": half of the cores, 4 at most; 0: none), checkpoint_every ("500 steps"), durability
+    ("disk") and the other settings that all workers of a job say alike (docs/settings.md), failure_timeout ("10s"), start_timeout ("10m"),
+    tls_cert, tls_key, tls_ca. What is not given comes from the environment that `syncline run`, torchrun, Slurm, Kubernetes and Open MPI set.
 
     A program may have several sessions: where no job is named, the second one's is the environment's name and "-2", and so on. `job`
     says which it is.

@@ -1,4 +1,4 @@
-# The short names for what people do every day. Everything here is a CMake preset or a script; see CONTRIBUTING.md.
+# Short names for everyday tasks. Each runs a CMake preset or a script (CONTRIBUTING.md).
 .DEFAULT_GOAL := help
 .PHONY: help deps build demo wheel test soak openings mutants chaos slow-links check asan tsan clean
 
@@ -11,14 +11,15 @@ help: ## Show this list
 deps: ## Install what is missing (Debian, Ubuntu)
 	@deploy/install-deps.sh
 
-# Configuring again when nothing changed takes a second; ninja does it by itself when a CMake file changes.
+# Configuring again takes a second if nothing has changed. If a CMake file changes, ninja
+# configures by itself.
 build/%/build.ninja:
 	@cmake --preset $* --log-level=NOTICE
 
 build: deps build/release/build.ninja ## Build the release: build/release/syncline
 	@cmake --build --preset release -j $(JOBS)
 
-# Only what the demo runs: no tests, no fuzzers, and none of the linters is installed.
+# Builds only what the demo runs: no tests, no fuzzers, no linters.
 demo: ## Train Fashion-MNIST on 2 servers and 4 workers of this host
 	@deploy/install-deps.sh core demo
 	@cmake --preset release --log-level=NOTICE
@@ -34,7 +35,7 @@ wheel: ## Build the Python package: build/wheel/syncline-*.whl
 test: build ## Run all tests on the release build
 	@ctest --preset release -j $(CTEST_JOBS)
 
-# Each time other seeds, unless START says from which one on.
+# Uses new seeds each time, unless START gives the first one.
 soak: SECONDS ?= $(if $(SEEDS),0,600)
 soak: START ?= $(shell date +%s)
 soak: ## Simulate jobs of all modes, as long as asked: SECONDS=3600 or SEEDS=100000
@@ -51,7 +52,7 @@ openings: build ## Send malformed openings to every port of services at work: CO
 mutants: deps ## Take out one security check at a time, and see that tests notice
 	@tests/mutants/mutants.py --jobs $(JOBS) --only "$(ONLY)"
 
-# The storm's seeds are others each time, unless SEED says from which one on.
+# The storm uses a new seed each time, unless SEED gives one.
 chaos: MINUTES ?= 2
 chaos: SEED ?= $(shell date +%s)
 chaos: build ## Cut cables, stop processes, then storms: MINUTES=60 SEED=7; needs root and iproute2
@@ -67,7 +68,7 @@ asan tsan: deps ## Build with a sanitizer and run the unit tests
 	@cmake --build --preset $@ -j $(JOBS)
 	@.ci/with-sanitizer ctest --preset $@ -j $(CTEST_JOBS)
 
-# 77 says that the tool is not there.
+# Exit code 77 means that the tool is missing.
 check: build ## Formatting, clang-tidy on changed files, style rules
 	@.ci/format || test $$? = 77
 	@.ci/tidy || test $$? = 77

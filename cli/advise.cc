@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "cli/flags.h"
+#include "cli/job_choice.h"
 #include "cli/local_runs.h"
 #include "comm/base/env.h"
 #include "comm/base/exit_codes.h"
@@ -43,9 +44,12 @@ absl::StatusOr<int> ShowAdvice(const AdviseFlags& flags) {
     SYNCLINE_ASSIGN_OR_RETURN(const std::string status,
                               FetchStatusJson(flags.coordinator, flags.tls, kTimeout));
     SYNCLINE_RETURN_IF_ERROR(advisor.Add(status, clock.Now()));
-    // A job that is not there need not be watched.
+    // A job that is not listed is not worth watching.
     const absl::Status found = advisor.FiguresOf(flags.job).status();
-    if (absl::IsNotFound(found)) return found;
+    if (!absl::IsNotFound(found)) continue;
+    SYNCLINE_RETURN_IF_ERROR(
+        StatusOfJob(status, flags.job, JobsStartedWith(flags.coordinator)).status());
+    return found;
   }
   SYNCLINE_ASSIGN_OR_RETURN(const JobFigures figures, advisor.FiguresOf(flags.job));
   if (flags.format == OutputFormat::kTable) {
@@ -61,10 +65,11 @@ absl::StatusOr<int> ShowAdvice(const AdviseFlags& flags) {
 void AddAdvise(CLI::App& app, Command* selected) {
   auto flags = std::make_shared<AdviseFlags>();
   CLI::App* advise = app.add_subcommand(
-      "advise", "Say what bounds a running job, what to change, and what it would bring");
+      "advise",
+      "Show what limits a running job, what to change, and how much that would save");
   advise->add_option("job", flags->job, "The job's name")->required();
   AddCoordinatorFlag(*advise, &flags->coordinator);
-  advise->add_option("--watch", flags->watch, "How long to look at its steps")
+  advise->add_option("--watch", flags->watch, "How long to observe its steps")
       ->capture_default_str();
   AddOutputFlag(*advise, &flags->format);
   AddTlsFlags(*advise, &flags->tls);

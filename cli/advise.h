@@ -1,4 +1,4 @@
-// syncline advise JOB: what bounds a job, and what to change.
+// `syncline advise JOB`: says what limits a job's speed, and what to change.
 #pragma once
 
 #include "CLI/CLI.hpp"

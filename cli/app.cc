@@ -21,8 +21,8 @@
 namespace syncline {
 namespace {
 
-// A subcommand with this positional takes a program and its arguments, which are nobody's
-// flags.
+// Name of the positional of subcommands that run a program. The program's arguments are
+// not flags of `syncline`.
 constexpr char kProgram[] = "program";
 
 const CLI::App* FindCommand(const CLI::App& app,
@@ -37,8 +37,8 @@ bool TakesProgram(const CLI::App& command) {
   return command.get_option_no_throw(kProgram) != nullptr;
 }
 
-// "--nproc_per_node=2", as torchrun knows its flags by two spellings, becomes
-// "--nproc-per-node=2".
+// Replaces underscores in a flag's name: "--nproc_per_node=2" becomes
+// "--nproc-per-node=2". torchrun accepts both spellings.
 void SpellWithDashes(const CLI::App& command, std::string& word) {
   const std::string given = word.substr(0, word.find('='));
   const std::string dashed = absl::StrReplaceAll(given, {{"_", "-"}});
@@ -49,8 +49,8 @@ void SpellWithDashes(const CLI::App& command, std::string& word) {
   word.replace(0, given.size(), dashed);
 }
 
-// Moves the program and its arguments off the end of `arguments`: what follows "--", or
-// starts at the first word that is neither a flag nor a flag's value.
+// Moves the program and its arguments from `arguments` to the result. They follow "--",
+// or start at the first word that is neither a flag nor a flag's value.
 std::vector<std::string> CutProgram(CLI::App& app, std::vector<std::string>& arguments) {
   const CLI::App* command = FindCommand(app, arguments);
   if (command == nullptr || !TakesProgram(*command)) return {};
@@ -71,7 +71,7 @@ std::vector<std::string> CutProgram(CLI::App& app, std::vector<std::string>& arg
   return program;
 }
 
-// A misspelled variable changes nothing, and nobody would know.
+// A misspelled variable has no effect, so it must not go unnoticed.
 void WarnOfMisspelledVariables(CLI::App& app) {
   for (const std::string& warning : MisspelledVariables(app, environ)) {
     std::cerr << "syncline: warning: " << warning << std::endl;
@@ -85,7 +85,7 @@ absl::StatusOr<int> ParseAndRun(CLI::App& app, std::vector<std::string> argument
     command->add_option("--config", config_file, "YAML file with values for these flags");
   }
   const std::vector<std::string> program = CutProgram(app, arguments);
-  // CLI11 reports by exception; none leaves this block.
+  // CLI11 reports errors by exceptions; none of them leaves this block.
   try {
     app.parse(std::vector<std::string>(arguments.rbegin(), arguments.rend()));
   } catch (const CLI::Success& help) {
@@ -103,7 +103,7 @@ absl::StatusOr<int> ParseAndRun(CLI::App& app, std::vector<std::string> argument
   SettingSources sources = {
       .config_file = config_file,
       .environment = [](const char* name) { return std::getenv(name); }};
-  if (TakesProgram(command)) sources.prefixes.emplace_back("PET_");  // torchrun's
+  if (TakesProgram(command)) sources.prefixes.emplace_back("PET_");  // torchrun's prefix
   SYNCLINE_RETURN_IF_ERROR(ApplySettings(FlagsOf(command), sources));
   return (*selected)();
 }
@@ -116,11 +116,11 @@ int RunApp(std::span<const char* const> argv, std::span<const AddCommand> comman
       "syncline");
   app.require_subcommand(1);
   app.set_version_flag(
-      "--version", [] { return VersionLine(); }, "Say what this is, in a line");
+      "--version", [] { return VersionLine(); }, "Print the version in one line");
   app.footer(
       "Every flag can also be set by SYNCLINE_<FLAG> in the environment or by\n"
       "'flag: value' in the file of --config; the command line wins, then the\n"
-      "environment. What starts a program also takes PET_<FLAG>, as torchrun does.");
+      "environment. Commands that start programs also read PET_<FLAG>, like torchrun.");
   Command selected;
   for (const AddCommand add : commands) add(app, &selected);
   const absl::StatusOr<int> result =

@@ -12,7 +12,8 @@ namespace syncline {
 
 using AddCommand = void (*)(CLI::App& app, Command* selected);
 
-// `argv` as main got it. Errors go to standard error as one line.
+// Runs the command line `argv`, as main received it. Returns the exit code. Prints an
+// error as one line on standard error.
 int RunApp(std::span<const char* const> argv, std::span<const AddCommand> commands);
 
 }  // namespace syncline

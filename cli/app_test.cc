@@ -22,7 +22,7 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
-// A subcommand with one flag of each sort; it prints what it got.
+// Adds a subcommand with one flag of each kind, which prints the flags that it got.
 void AddSample(CLI::App& app, Command* selected) {
   struct Options {
     int workers = 1;
@@ -49,7 +49,7 @@ void AddSample(CLI::App& app, Command* selected) {
   });
 }
 
-// Without a program.
+// Adds a subcommand that takes no program.
 void AddPlain(CLI::App& app, Command* selected) {
   auto format = std::make_shared<std::string>("text");
   CLI::App* plain = app.add_subcommand("plain", "For tests");
@@ -133,16 +133,17 @@ TEST_F(App, WarnsOfAMisspelledVariable) {
        {"SYNCLINE_FAILURE_TIMEOT", "SYNCLINE_WORKERS_PORT", "SYNCLINE_SOMETHING_ELSE"}) {
     unsetenv(name);
   }
-  EXPECT_EQ(err_,
-            "syncline: warning: SYNCLINE_FAILURE_TIMEOT is no setting and has no effect; "
-            "did you mean SYNCLINE_FAILURE_TIMEOUT?\n");
+  EXPECT_EQ(
+      err_,
+      "syncline: warning: SYNCLINE_FAILURE_TIMEOT is not a setting and has no effect; "
+      "did you mean SYNCLINE_FAILURE_TIMEOUT?\n");
   EXPECT_EQ(out_, "1 10s 0 []\n");
 }
 
 TEST_F(App, SaysWhatIsWrongWithAFlagInItsOwnWords) {
   EXPECT_EQ(Run({"sample", "--workers=many"}), kExitUsage);
   EXPECT_EQ(err_,
-            "syncline: error: --workers 'many' is no whole number; see syncline "
+            "syncline: error: --workers 'many' is not a whole number; see syncline "
             "sample --help\n");
   EXPECT_EQ(Run({"sample", "--workers"}), kExitUsage);
   EXPECT_EQ(err_,
@@ -151,7 +152,7 @@ TEST_F(App, SaysWhatIsWrongWithAFlagInItsOwnWords) {
   EXPECT_EQ(Run({"sample", "--timeout", "1s", "--timeout", "2s"}), kExitUsage);
   EXPECT_THAT(err_, HasSubstr("--timeout is given 2 times; keep one"));
   EXPECT_EQ(Run({"sample", "--output", "xml"}), kExitUsage);
-  EXPECT_THAT(err_, HasSubstr("--output 'xml' is no valid value: table or json"));
+  EXPECT_THAT(err_, HasSubstr("--output 'xml' is not a valid value: table or json"));
   EXPECT_EQ(Run({"sample", "--workers", "1", "2\x1b[31m"}), 0);
   EXPECT_EQ(Run({"failing", "x\x1b"}), kExitUsage);
   EXPECT_THAT(err_, HasSubstr("'x\\x1b' is not expected here; see syncline failing"));
@@ -183,7 +184,8 @@ TEST_F(App, TakesUnderscoresForDashesBeforeAProgram) {
   EXPECT_THAT(err_, HasSubstr("unknown flag --failure_timout; did you mean "));
 }
 
-// torchrun's; a service's flags of the same names are none of its business.
+// PET_ is the prefix of torchrun's variables. A service does not read them, though some
+// of its flags have the same names.
 TEST_F(App, TakesTheVariablesOfTorchrunForWhatStartsAProgram) {
   const std::string config = WriteConfig("timeout: 9s\n");
   setenv("PET_TIMEOUT", "4s", 1);
@@ -197,7 +199,7 @@ TEST_F(App, TakesTheVariablesOfTorchrunForWhatStartsAProgram) {
   EXPECT_EQ(out_, "3 5s 0 []\n");
   setenv("PET_WORKERS", "many", 1);
   EXPECT_EQ(Run({"sample"}), kExitUsage);
-  EXPECT_THAT(err_, HasSubstr("PET_WORKERS: 'many' is no valid value of --workers"));
+  EXPECT_THAT(err_, HasSubstr("PET_WORKERS: 'many' is not a valid value of --workers"));
   setenv("PET_WORKERS", "", 1);
   EXPECT_EQ(Run({"sample"}), 0);
   EXPECT_EQ(out_, "1 5s 0 []\n");
@@ -242,7 +244,14 @@ TEST_F(App, SuggestsNothingForNonsense) {
   EXPECT_EQ(Run({"sample", "--config", config.c_str()}), kExitUsage);
   EXPECT_EQ(err_,
             absl::StrCat("syncline: error: ", config,
-                         ":1: qqqqqqqq is no setting of this command; see --help\n"));
+                         ":1: qqqqqqqq is not a setting of this command; see --help\n"));
+}
+
+// Otherwise a file could write to the terminal.
+TEST_F(App, QuotesOnlyPrintableTextOfAFile) {
+  const std::string config = WriteConfig("\"w\\e[2J\": 2\n");
+  EXPECT_EQ(Run({"sample", "--config", config.c_str()}), kExitUsage);
+  EXPECT_THAT(err_, HasSubstr(":1: w\\x1b[2J is not a setting"));
 }
 
 TEST_F(App, NamesTheNearestCommand) {
@@ -257,10 +266,11 @@ TEST_F(App, NamesTheNearestCommand) {
 TEST_F(App, NamesTheNearestKeyOfTheFile) {
   const std::string config = WriteConfig("workers: 2\nfailure_timeout: 3s\n");
   EXPECT_EQ(Run({"sample", "--config", config.c_str()}), kExitUsage);
-  EXPECT_EQ(err_, absl::StrCat(
-                      "syncline: error: ", config,
-                      ":2: failure_timeout is no setting of this command; did you mean "
-                      "failure-timeout?\n"));
+  EXPECT_EQ(
+      err_,
+      absl::StrCat("syncline: error: ", config,
+                   ":2: failure_timeout is not a setting of this command; did you mean "
+                   "failure-timeout?\n"));
 }
 
 TEST_F(App, NamesTheSourceOfAWrongValue) {

@@ -26,14 +26,15 @@ absl::Status CannotWrite(const std::string& path, const std::string& why) {
 
 absl::StatusOr<std::unique_ptr<AuditLog>> AuditLog::Open(const std::string& path,
                                                          AuditLogEvents events) {
-  // Opening a pipe would wait for its reader.
+  // O_NONBLOCK: otherwise opening a pipe waits for its reader.
   UniqueFd file(open(path.c_str(),
                      O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK,
                      0600));
   if (!file.valid()) return CannotWrite(path, std::strerror(errno));
   struct stat info = {};
   if (fstat(file.get(), &info) != 0) return CannotWrite(path, std::strerror(errno));
-  // A file names members and their addresses; a device or a pipe is there for others, too.
+  // A file names members and their addresses, so it becomes private. A device or a pipe
+  // keeps its mode, since others use it too.
   if (S_ISREG(info.st_mode) && fchmod(file.get(), 0600) != 0) {
     return CannotWrite(path, std::strerror(errno));
   }
@@ -58,7 +59,7 @@ void AuditLog::Write(const std::string& line) {
     if (lost_ > 0) events_.on_change("", std::exchange(lost_, 0));
     return;
   }
-  // Less than asked for means that the disk is full.
+  // A short write means that the disk is full.
   const std::string reason = std::strerror(written < 0 ? errno : ENOSPC);
   if (written > 0) is_cut_off_ = true;
   events_.on_lost();
@@ -69,7 +70,8 @@ void AddAuditLine(const std::string& directory, const std::string& message,
                   std::initializer_list<LogField> fields) {
   const std::string path = directory + "/audit.log";
   const auto warn = [&path](const std::string& reason) {
-    std::cerr << "syncline: warning: no line in " << path << ": " << reason << "\n";
+    std::cerr << "syncline: warning: cannot write a line to " << path << ": " << reason
+              << "\n";
   };
   AuditLogEvents events;
   events.on_change = [&](const std::string& reason, uint64_t) { warn(reason); };

@@ -36,7 +36,8 @@ std::vector<std::string> LinesOf(const std::string& path) {
   return lines;
 }
 
-// Files of this process end after so many bytes meanwhile, as on a full disk.
+// While it lives, files of this process cannot grow beyond a number of bytes, as on a
+// full disk.
 class FileSizeLimit {
  public:
   explicit FileSizeLimit(rlim_t bytes) : signal_(std::signal(SIGXFSZ, SIG_IGN)) {
@@ -66,7 +67,7 @@ TEST(AuditLog, IsForItsUserAlone) {
   EXPECT_THAT(LinesOf(path), ElementsAre("{}", HasSubstr("started")));
 }
 
-// For anyone who starts it as root: a device is there for others, too.
+// Root may start it with a device as its log, which other programs use too.
 TEST(AuditLog, LeavesTheModeOfWhatIsNoFile) {
   const TempDirectory directory;
   const std::string path = directory.File("pipe");

@@ -53,17 +53,17 @@ using certs::WriteFile;
 using certs::WritePair;
 using certs::Written;
 
-// The key of an authority stays off the hosts, so it may live longer than what it signs.
+// The authority's key stays off the hosts, so its certificate may live longer than those
+// that it signs.
 constexpr absl::Duration kAuthorityLife = absl::Hours(24 * 3650);
 constexpr char kAuthorityName[] = "syncline-ca";
-constexpr char kRevokedHead[] =
-    "# Certificates that are worth nothing any more: serve --revoked FILE\n";
+constexpr char kRevokedHead[] = "# Revoked certificates, for serve --revoked FILE\n";
 
 absl::Status Usage(const std::string& message) {
   return WithFailure(absl::InvalidArgumentError(message), Failure::kUsage);
 }
 
-// It is also asked on its own host.
+// Adds this host's own names, because clients on it also connect to the coordinator.
 std::vector<std::string> HostsOfCoordinator(std::vector<std::string> hosts) {
   if (hosts.empty()) hosts.push_back(HostName());
   for (const char* local : {"localhost", "127.0.0.1", "::1"}) {
@@ -128,8 +128,8 @@ std::string RoleOf(const CertificateFacts& facts) {
   return who.ok() ? Describe(*who) : "of no role";
 }
 
-// What is to be added, by serial. Refuses what an authority of another name has signed: it
-// is another file that is meant.
+// Returns the lines to add, by serial. Refuses certificates that another authority has
+// signed, since the wrong file must have been named.
 absl::StatusOr<std::map<std::string, std::string>> WhatToRevoke(
     const CertsRevoke& order, const CertificateFacts& authority) {
   std::map<std::string, std::string> lines;
@@ -142,8 +142,9 @@ absl::StatusOr<std::map<std::string, std::string>> WhatToRevoke(
   for (const std::string& path : order.files) {
     SYNCLINE_ASSIGN_OR_RETURN(const CertificateFacts facts, ReadFacts(path));
     if (facts.issuer != authority.subject || facts.serial == authority.serial) {
-      return Usage(absl::StrCat("'", path, "' is no certificate that the authority of '",
-                                order.directory, "' has signed for a member"));
+      return Usage(absl::StrCat("'", path,
+                                "' is not a member's certificate that the authority in '",
+                                order.directory, "' has signed"));
     }
     SYNCLINE_RETURN_IF_ERROR(add(
         facts.serial, absl::StrCat(RoleOf(facts), ", valid to ", Written(facts.until))));
@@ -159,12 +160,12 @@ absl::StatusOr<int> Revoke(const CertsRevoke& order) {
   SYNCLINE_ASSIGN_OR_RETURN(const std::string added, RevokeCertificates(order));
   const std::string list = order.directory + "/revoked";
   if (added.empty()) {
-    std::cout << list << " has them already\n";
+    std::cout << list << " lists them already\n";
     return kExitDone;
   }
   std::cout << added << "in " << list
-            << "; copy it beside the file of `serve --role coordinator --revoked FILE`, "
-            << "then mv it over that: the coordinator looks at it every second\n";
+            << "; copy it next to the file of `serve --role coordinator --revoked FILE`, "
+            << "then mv it over that file: the coordinator checks it every second\n";
   return kExitDone;
 }
 
@@ -180,12 +181,13 @@ absl::StatusOr<int> Show(const std::vector<std::string>& paths) {
 }  // namespace
 
 absl::Status InitCertificates(const CertsInit& order) {
-  if (order.directory.empty()) return Usage("certs init needs a directory to make");
+  if (order.directory.empty())
+    return Usage("certs init needs the name of a directory to create");
   std::error_code error;
   if (fs::exists(order.directory, error) && !fs::is_empty(order.directory, error)) {
     return Usage(absl::StrCat("'", order.directory,
-                              "' is there already; choose another, or remove it, with "
-                              "which all its certificates are worth nothing"));
+                              "' exists already; choose another, or remove it, which "
+                              "makes all its certificates useless"));
   }
   std::string path = order.directory;
   while (path.size() > 1 && path.back() == '/') path.pop_back();
@@ -212,15 +214,14 @@ absl::StatusOr<std::string> IssueCertificate(const CertsIssue& order) {
   std::error_code error;
   for (const char* end : {".crt", ".key"}) {
     if (order.overwrite || !fs::exists(base + end, error)) continue;
-    return Usage(absl::StrCat("'", base, end,
-                              "' is there already; give --overwrite to "
-                              "replace it, or --out"));
+    return Usage(absl::StrCat(
+        "'", base, end, "' exists already; give --overwrite to replace it, or --out"));
   }
   Wish wish = {
       who, order.hosts, {validity.from, std::min(validity.until, authority.until)}};
   if ((who.role == Role::kCoordinator || who.role == Role::kServer) &&
       wish.hosts.empty()) {
-    // A renewed one is for the hosts of the old one.
+    // A replacement is issued for the same hosts as the old certificate.
     const absl::StatusOr<CertificateFacts> old = ReadFacts(standard + ".crt");
     if (old.ok()) {
       wish.hosts = old->names.hosts;
@@ -248,7 +249,7 @@ absl::StatusOr<std::string> RevokeCertificates(const CertsRevoke& order) {
   SYNCLINE_ASSIGN_OR_RETURN(const CertificateFacts authority,
                             ReadFacts(order.directory + "/ca.crt"));
   SYNCLINE_ASSIGN_OR_RETURN(const auto wanted, WhatToRevoke(order, authority));
-  // Of two at once, each keeps what the other one adds.
+  // With the lock, two commands at the same time keep each other's additions.
   SYNCLINE_ASSIGN_OR_RETURN(const UniqueFd lock, LockDirectory(order.directory));
   const std::string path = order.directory + "/revoked";
   std::string contents = kRevokedHead;
@@ -261,7 +262,7 @@ absl::StatusOr<std::string> RevokeCertificates(const CertsRevoke& order) {
     return Usage(absl::StrCat("'", path, "', ", known.status().message()));
   }
   std::map<std::string, std::string> lines = wanted;
-  absl::Status damage;  // what is asked for by name is taken back all the same
+  absl::Status damage;  // does not prevent revoking the serials that were named
   for (const auto& [serial, line] : wanted) {
     const auto all = certs::LineOf(order.directory, serial);
     damage.Update(all.status());
@@ -303,12 +304,14 @@ void AddCerts(CLI::App& app, Command* selected) {
   certs->require_subcommand(1);
 
   auto made = std::make_shared<CertsInit>();
-  CLI::App* init = certs->add_subcommand("init", "An authority and the first members");
-  init->add_option("directory", made->directory, "Where; it must not be there");
+  CLI::App* init = certs->add_subcommand(
+      "init", "Make an authority and certificates of the first members");
+  init->add_option("directory", made->directory,
+                   "Directory to create; it must not exist");
   init->add_option("--cluster", made->cluster, "Name of the cluster")
       ->capture_default_str();
   init->add_option("--trust-domain", made->trust_domain,
-                   "Domain of the identities, as SPIFFE has it")
+                   "SPIFFE trust domain of the identities")
       ->capture_default_str();
   init->add_option("--host", made->hosts,
                    "Name or address of the coordinator; may be repeated; default: this "
@@ -319,30 +322,31 @@ void AddCerts(CLI::App& app, Command* selected) {
   init->callback([=] { *selected = [made] { return Init(*made); }; });
 
   auto order = std::make_shared<CertsIssue>();
-  CLI::App* issue = certs->add_subcommand("issue", "A certificate, or a renewed one");
-  issue->add_option("directory", order->directory, "Of certs init");
+  CLI::App* issue =
+      certs->add_subcommand("issue", "Make or replace a member's certificate");
+  issue->add_option("directory", order->directory, "Directory of certs init");
   issue->add_option("--role", order->role,
                     "coordinator, server, worker, operator or reader");
-  issue->add_option("--job", order->job, "Of a worker");
+  issue->add_option("--job", order->job, "Job of a worker");
   issue
       ->add_option("--host", order->hosts,
-                   "Name or address that it serves as; may be repeated")
+                   "Name or address at which it serves; may be repeated")
       ->allow_extra_args(false);
-  issue->add_option("--out", order->out, "PATH of PATH.crt and PATH.key");
+  issue->add_option("--out", order->out, "PATH for PATH.crt and PATH.key");
   issue->add_option("--hours", order->hours, "How long it is valid")
       ->capture_default_str();
-  issue->add_flag("--overwrite", order->overwrite, "Replace what is there");
+  issue->add_flag("--overwrite", order->overwrite, "Replace existing files");
   issue->callback([=] { *selected = [order] { return IssueOne(*order); }; });
 
   auto revoked = std::make_shared<CertsRevoke>();
   CLI::App* revoke =
-      certs->add_subcommand("revoke", "Take certificates back before they end");
-  revoke->add_option("directory", revoked->directory, "Of certs init");
+      certs->add_subcommand("revoke", "Revoke certificates before they expire");
+  revoke->add_option("directory", revoked->directory, "Directory of certs init");
   revoke->add_option("file", revoked->files, "Certificates (PEM)");
   revoke
       ->add_option("--serial", revoked->serials,
-                   "Number of one whose file is gone, as the audit log has it; may be "
-                   "repeated")
+                   "Serial number, as in the audit log, of a certificate whose file is "
+                   "gone; may be repeated")
       ->allow_extra_args(false);
   revoke->callback([=] { *selected = [revoked] { return Revoke(*revoked); }; });
 
@@ -350,7 +354,7 @@ void AddCerts(CLI::App& app, Command* selected) {
   AddCertsRenew(*certs, selected);
 
   auto paths = std::make_shared<std::vector<std::string>>();
-  CLI::App* show = certs->add_subcommand("show", "What certificates say");
+  CLI::App* show = certs->add_subcommand("show", "Show the contents of certificates");
   show->add_option("file", *paths, "PEM files");
   show->callback([=] { *selected = [paths] { return Show(*paths); }; });
 }

@@ -1,13 +1,13 @@
-// `syncline certs`: an authority of one's own, and certificates with roles.
+// `syncline certs`: a cluster's own authority, and certificates with roles.
 //
 //   syncline certs init certs --host coordinator.example
 //   syncline certs issue certs --role worker --job bert
 //   syncline certs show certs/*.crt
 //   syncline certs revoke certs certs/worker-bert.crt
 //
-// A directory has ca.crt, ca.key, NAME.crt with NAME.key for each member, and `revoked`
-// (comm/rpc/revoked.h). Keys have mode 0600. Nothing is half written: what fails leaves
-// what was there.
+// A directory has ca.crt and ca.key, NAME.crt and NAME.key for each member, and `revoked`
+// (comm/rpc/revoked.h). Keys have mode 0600. Files are written completely or not at all:
+// a failed command leaves the directory as it was.
 #pragma once
 
 #include <string>
@@ -28,8 +28,9 @@ struct CertsInit {
   double hours = 24;
 };
 
-// Makes the directory, with an authority and certificates of a coordinator, a server and
-// an operator. FailedPrecondition (Failure::kUsage) when it is there and not empty.
+// Creates the directory, with an authority and certificates for a coordinator, a server
+// and an operator. Fails with FailedPrecondition (Failure::kUsage) when it exists and is
+// not empty.
 absl::Status InitCertificates(const CertsInit& order);
 
 struct CertsIssue {
@@ -42,20 +43,20 @@ struct CertsIssue {
   bool overwrite = false;
 };
 
-// The path of what was made, without ".crt". The cluster is that of the directory.
+// Returns the path of the new pair, without ".crt". The cluster is that of the directory.
 absl::StatusOr<std::string> IssueCertificate(const CertsIssue& order);
 
 struct CertsRevoke {
   std::string directory = {};
   std::vector<std::string> files = {};    // certificates, PEM
-  std::vector<std::string> serials = {};  // of those whose file is gone
+  std::vector<std::string> serials = {};  // for certificates whose file is lost
 };
 
-// Adds lines to the directory's list, and returns those that it added. What is in it
-// already stays as it is.
+// Adds serials to the directory's list, and returns the added lines. Lines that are in it
+// already stay as they are.
 absl::StatusOr<std::string> RevokeCertificates(const CertsRevoke& order);
 
-// What a PEM file says, a line each.
+// Returns the contents of a PEM file for people, one line per fact.
 absl::StatusOr<std::string> ShowCertificate(const std::string& path);
 
 void AddCerts(CLI::App& app, Command* selected);

@@ -32,7 +32,7 @@ namespace {
 
 constexpr absl::Duration kLongestToken = absl::Hours(24 * 7);
 constexpr char kPort[] = ":7073";
-// Of a request that is under way when it stops.
+// How long a request under way may still take after a stop signal.
 constexpr absl::Duration kGrace = absl::Seconds(1);
 
 struct AnswerFlags {
@@ -50,8 +50,7 @@ absl::StatusOr<certs::TokenTerms> TermsOf(const CertsToken& order, absl::Time no
   SYNCLINE_ASSIGN_OR_RETURN(terms.who, certs::ParseMember(order.role, order.job));
   if (terms.who.role == Role::kCoordinator) {
     return Usage(
-        "there are no tokens for a coordinator: whoever dials it checks its host, so "
-        "make "
+        "a coordinator cannot join with a token: clients check its host name, so make "
         "its certificate here (`syncline certs issue DIR --role coordinator --host "
         "HOST`)");
   }
@@ -72,7 +71,7 @@ absl::StatusOr<certs::TokenTerms> TermsOf(const CertsToken& order, absl::Time no
 absl::StatusOr<int> Token(const CertsToken& order) {
   SYNCLINE_ASSIGN_OR_RETURN(const std::string token, MakeToken(order));
   std::cout << token << std::endl;
-  // Beside it, so that a script gets the token alone.
+  // The token alone goes to standard output, so that a script can capture it.
   std::cerr << "good for " << order.ttl << " and "
             << (order.uses == 1 ? "one machine" : absl::StrCat(order.uses, " machines"))
             << ". Here: syncline certs serve " << order.directory
@@ -117,7 +116,8 @@ absl::StatusOr<int> ServeTokens(const AnswerFlags& flags) {
   return 128 + *signal;
 }
 
-// So that it is not seen in the list of processes.
+// Reads the token from standard input if it is "-". The list of processes then does not
+// show it.
 std::string FromInput(const std::string& token) {
   if (token != "-") return token;
   std::string line;
@@ -129,7 +129,7 @@ absl::StatusOr<int> JoinNow(certs::JoinOrder order) {
   order.token = FromInput(order.token);
   if (order.token.empty()) {
     return Usage(
-        "certs join needs the token of `syncline certs token`, or - to read it from the "
+        "certs join needs the token of `syncline certs token`, or - to read it from "
         "standard input");
   }
   SYNCLINE_ASSIGN_OR_RETURN(const std::string base, certs::Join(order));
@@ -141,22 +141,22 @@ absl::StatusOr<int> JoinNow(certs::JoinOrder order) {
 
 void AddToken(CLI::App& certs, Command* selected) {
   auto order = std::make_shared<CertsToken>();
-  CLI::App* token =
-      certs.add_subcommand("token", "What lets a new machine get a certificate, once");
-  token->add_option("directory", order->directory, "Of certs init");
+  CLI::App* token = certs.add_subcommand(
+      "token", "Make a token with which new machines get certificates");
+  token->add_option("directory", order->directory, "Directory of certs init");
   token->add_option("--role", order->role, "server, worker, operator or reader");
-  token->add_option("--job", order->job, "Of a worker");
-  token->add_option("--ttl", order->ttl, "How long the token is good")
+  token->add_option("--job", order->job, "Job of a worker");
+  token->add_option("--ttl", order->ttl, "How long the token is valid")
       ->capture_default_str();
-  token->add_option("--uses", order->uses, "For how many machines")
+  token->add_option("--uses", order->uses, "How many machines may use it")
       ->capture_default_str();
   token
       ->add_option("--hours", order->hours,
-                   "How long the certificates are valid that it gives")
+                   "How long the machines' certificates are valid")
       ->capture_default_str();
   token->add_option("--address", order->address,
-                    "HOST:PORT by which machines reach certs serve; default: this host's "
-                    "name, and 7073");
+                    "HOST:PORT at which machines reach certs serve; default: this host's "
+                    "name and port 7073");
   token->callback([=] { *selected = [order] { return Token(*order); }; });
 }
 
@@ -172,10 +172,11 @@ absl::StatusOr<std::string> MakeToken(const CertsToken& order) {
   token.address = order.address.empty() ? absl::StrCat(HostName(), kPort) : order.address;
   const std::string written = Written(token);
   if (!ParseJoinToken(written).ok()) {
-    return Usage(absl::StrCat("--address '", order.address,
-                              "' is none that machines can dial: give HOST:PORT"));
+    return Usage(
+        absl::StrCat("--address '", order.address,
+                     "' is not an address that machines can dial: give HOST:PORT"));
   }
-  // A name that cannot stand in a certificate is said here, not to the machine.
+  // A name that no certificate can contain is refused here, not when the machine joins.
   certs::Wish wish = {.who = terms.who, .hosts = {}, .validity = {}};
   wish.who.cluster = authority.cluster;
   SYNCLINE_RETURN_IF_ERROR(certs::OrderFor(wish).status());
@@ -193,9 +194,9 @@ void AddCertsJoin(CLI::App& certs, Command* selected) {
   AddToken(certs, selected);
 
   auto flags = std::make_shared<AnswerFlags>();
-  CLI::App* serve =
-      certs.add_subcommand("serve", "Answer machines that have a token, or renew");
-  serve->add_option("directory", flags->directory, "Of certs init");
+  CLI::App* serve = certs.add_subcommand(
+      "serve", "Answer machines that join with a token or renew their certificates");
+  serve->add_option("directory", flags->directory, "Directory of certs init");
   serve->add_option("--listen", flags->listen, "Where")->capture_default_str();
   serve->add_option("--audit-log", flags->audit_log,
                     "File to which it adds a line of JSON for each machine; default "
@@ -205,8 +206,10 @@ void AddCertsJoin(CLI::App& certs, Command* selected) {
   auto order = std::make_shared<certs::JoinOrder>();
   CLI::App* join =
       certs.add_subcommand("join", "Make a key here and get a certificate for it");
-  join->add_option("token", order->token, "Of certs token; - reads it from the input");
-  join->add_option("--out", order->directory, "Directory to put them in")
+  join->add_option("token", order->token,
+                   "Token of certs token; - reads it from standard input");
+  join->add_option("--out", order->directory,
+                   "Directory for the key and the certificates")
       ->capture_default_str();
   join->callback([=] { *selected = [order] { return JoinNow(*order); }; });
 }

@@ -1,11 +1,11 @@
-// `syncline certs token`, `serve` and `join`: how a new machine gets its first certificate
-// without anyone copying a key.
+// `syncline certs token`, `serve` and `join`: give a new machine its first certificate
+// without copying a key.
 //
 //   syncline certs token certs --role worker --job bert --address ca.example:7073
-//   syncline certs serve certs                       # on the same machine, meanwhile
-//   syncline certs join sl1.…@ca.example:7073        # on the new one
+//   syncline certs serve certs                       # on the same machine
+//   syncline certs join sl1.…@ca.example:7073        # on the new machine
 //
-// cli/authority has what they do.
+// The implementation is in cli/authority.
 #pragma once
 
 #include <cstdint>
@@ -18,19 +18,19 @@
 namespace syncline {
 
 struct CertsToken {
-  std::string directory = {};  // of certs init
+  std::string directory = {};  // made by certs init
   std::string role = {};
   std::string job = {};
   std::string ttl = "1h";
   uint32_t uses = 1;
   double hours = 24;
-  std::string address = {};  // of certs serve; empty: this host's name and 7073
+  std::string address = {};  // of certs serve; empty: this host's name, port 7073
 };
 
-// The token, as ParseJoinToken takes it. Nothing keeps its secret.
+// Returns a new token in the form that ParseJoinToken reads. Its secret is not stored.
 absl::StatusOr<std::string> MakeToken(const CertsToken& order);
 
-// To `syncline certs`.
+// Adds the subcommands to `syncline certs`.
 void AddCertsJoin(CLI::App& certs, Command* selected);
 
 }  // namespace syncline

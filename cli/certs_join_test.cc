@@ -63,9 +63,9 @@ TEST_F(CertsJoin, ATokenNamesTheAuthorityAndWhereItAnswers) {
 }
 
 TEST_F(CertsJoin, TokensForNobodyAreRefused) {
-  ExpectUsage(Make({.role = "root"}).status(), "--role: 'root' is no role");
+  ExpectUsage(Make({.role = "root"}).status(), "--role: 'root' is not a role");
   ExpectUsage(Make({.role = "worker"}).status(), "give --job");
-  ExpectUsage(Make({.role = "worker", .job = "../x"}).status(), "cannot stand in");
+  ExpectUsage(Make({.role = "worker", .job = "../x"}).status(), "cannot be used in");
   ExpectUsage(Make({.role = "coordinator"}).status(), "--role coordinator --host");
   ExpectUsage(Make({.role = "server", .ttl = "0s"}).status(), "1s to 168h");
   ExpectUsage(Make({.role = "server", .ttl = "169h"}).status(), "1s to 168h");

@@ -24,7 +24,7 @@
 namespace syncline {
 namespace {
 
-// Of an attempt to connect and to be answered, each: Ctrl-C waits meanwhile.
+// Limit for connecting, and again for the answer. Ctrl-C has to wait that long.
 constexpr absl::Duration kAttempt = absl::Seconds(5);
 constexpr absl::Duration kLongestPause = absl::Minutes(1);
 
@@ -33,8 +33,8 @@ struct RenewFlags {
   bool watches = false;
 };
 
-// One certificate, renewed whenever it is due. Looks at the file each time: somebody else
-// may have replaced it.
+// Renews one certificate whenever it is due. It reads the file each time, since another
+// program may have replaced it.
 class Watch {
  public:
   Watch(certs::RenewOrder order, Logger log)
@@ -42,18 +42,18 @@ class Watch {
     order_.limit = kAttempt;
   }
 
-  // Before it waits: what cannot be renewed is said now, not when it is due.
+  // Checks that renewal is possible, so that an error shows now and not when it is due.
   absl::Status Begin() {
     SYNCLINE_RETURN_IF_ERROR(certs::CheckRenewable(order_));
     SYNCLINE_ASSIGN_OR_RETURN(facts_, certs::ReadFacts(order_.base + ".crt"));
     return absl::OkStatus();
   }
 
-  // Once a second. An error when it cannot be renewed any more.
+  // Called once a second. Returns an error if the certificate cannot be renewed any more.
   absl::Status Look() {
     const absl::Time now = absl::Now();
     if (now < again_) return absl::OkStatus();
-    // Somebody else may be replacing the files.
+    // A failed read is ignored: another program may be replacing the files.
     const auto found = certs::ReadFacts(order_.base + ".crt");
     if (found.ok()) facts_ = *found;
     const absl::Time due = certs::WhenToRenew(facts_.from, facts_.until, facts_.serial);
@@ -81,15 +81,15 @@ class Watch {
  private:
   absl::Status Ended(const absl::Status& why) const {
     return absl::FailedPreconditionError(
-        absl::StrCat("'", order_.base, ".crt' ended on ", certs::Written(facts_.until),
+        absl::StrCat("'", order_.base, ".crt' expired on ", certs::Written(facts_.until),
                      ", and could not be renewed before: ", why.message(),
-                     "; the machine joins again with a token (`syncline certs token`)"));
+                     "; join again with a token (`syncline certs token`)"));
   }
 
   certs::RenewOrder order_;
   const Logger log_;
-  CertificateFacts facts_ = {};  // as the file was when it could be read
-  std::string told_;             // the serial whose time was said
+  CertificateFacts facts_ = {};  // contents of the file when it was last readable
+  std::string told_;             // serial whose due time was logged
   absl::Time again_ = absl::InfinitePast();
 };
 
@@ -125,14 +125,14 @@ absl::StatusOr<int> RenewNow(RenewFlags flags) {
 
 void AddCertsRenew(CLI::App& certs, Command* selected) {
   auto flags = std::make_shared<RenewFlags>();
-  CLI::App* renew = certs.add_subcommand(
-      "renew", "The next certificate of a machine, by the one that it has");
+  CLI::App* renew = certs.add_subcommand("renew", "Renew the certificate of a machine");
   renew->add_option("certificate", flags->order.base, "PATH.crt, beside PATH.key");
   renew->add_option("address", flags->order.address, "HOST:PORT of certs serve");
   renew->add_option("--ca", flags->order.ca_file,
                     "The authority's certificate (default: ca.crt beside it)");
-  renew->add_flag("--watch", flags->watches,
-                  "Stay, and renew with a third of its time left, again and again");
+  renew->add_flag(
+      "--watch", flags->watches,
+      "Keep running, and renew each time when a third of the lifetime is left");
   renew->callback([=] { *selected = [flags] { return RenewNow(*flags); }; });
 }
 

@@ -1,4 +1,4 @@
-// `syncline certs renew`: a machine's next certificate by the one that it has
+// `syncline certs renew`: replaces a machine's certificate, which authorizes the request
 // (cli/authority/renew.h, docs/tls.md).
 //
 //   syncline certs renew certs/worker-bert.crt ca.example:7073            # once, now

@@ -132,14 +132,14 @@ TEST_F(Certs, InitLeavesAloneWhatIsThere) {
   fs::create_directory(Path("c"));
   EXPECT_EQ(InitCertificates({.directory = Path("c")}), absl::OkStatus()) << "empty";
   const std::string serial = Facts("c/ca.crt").serial;
-  ExpectUsage(InitCertificates({.directory = Path("c")}), "is there already");
+  ExpectUsage(InitCertificates({.directory = Path("c")}), "exists already");
   EXPECT_EQ(Facts("c/ca.crt").serial, serial);
 }
 
 TEST_F(Certs, AFailureLeavesNothingBehind) {
   ExpectUsage(InitCertificates({.directory = Path("c"), .hosts = {"a host"}}), "a host");
   ExpectUsage(InitCertificates({.directory = Path("c"), .cluster = "my cluster"}),
-              "the cluster 'my cluster' cannot stand in a certificate");
+              "the cluster 'my cluster' cannot be used in a certificate");
   ExpectUsage(InitCertificates({.directory = Path("c"), .hours = 0}), "--hours 0");
   EXPECT_EQ(InitCertificates({.directory = Path("missing/c")}).code(),
             absl::StatusCode::kUnavailable);
@@ -176,12 +176,12 @@ TEST_F(Certs, IssueMakesOneAndReplacesItOnlyWhenTold) {
 
 TEST_F(Certs, IssueRefusesWhatNobodyCouldUse) {
   ASSERT_EQ(InitCertificates({.directory = Path("c")}), absl::OkStatus());
-  ExpectUsage(IssueInC({.role = "root"}).status(), "--role: 'root' is no role");
+  ExpectUsage(IssueInC({.role = "root"}).status(), "--role: 'root' is not a role");
   ExpectUsage(IssueInC({.role = "worker"}).status(), "give --job");
   ExpectUsage(IssueInC({.role = "server", .job = "bert"}).status(),
               "--job is for --role worker");
   ExpectUsage(IssueInC({.role = "worker", .job = "../x"}).status(),
-              "cannot stand in a certificate");
+              "cannot be used in a certificate");
   ExpectUsage(IssueInC({.role = "server", .hours = 1e9}).status(), "--hours 1e+09");
   ExpectUsage(IssueCertificate({.directory = Path("none"), .role = "server"}).status(),
               "ca.crt");
@@ -218,14 +218,14 @@ TEST_F(Certs, RevokeAddsSerialsToTheList) {
                   AllOf(HasSubstr("\"revoked\""), HasSubstr("0A1B"))));
 }
 
-// Who has the key of an authority can do all without us.
+// The owner of an authority's key could sign without this command anyway.
 TEST_F(Certs, WithoutItsAuditLogAnAuthorityWorksAndSaysSo) {
   ASSERT_EQ(InitCertificates({.directory = Path("c")}), absl::OkStatus());
   std::filesystem::create_directory(Path("c/audit.log"));
   testing::internal::CaptureStderr();
   EXPECT_TRUE(IssueInC({.role = "worker", .job = "bert"}).ok());
   EXPECT_THAT(testing::internal::GetCapturedStderr(),
-              HasSubstr("warning: no line in " + Path("c/audit.log")));
+              HasSubstr("warning: cannot write a line to " + Path("c/audit.log")));
 }
 
 TEST_F(Certs, WhatACertificateWasRenewedToIsTakenBackWithIt) {

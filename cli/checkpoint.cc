@@ -23,8 +23,7 @@
 #include "comm/base/printable.h"
 #include "comm/base/status.h"
 #include "comm/base/unknown_job.h"
-#include "comm/rpc/channel.h"
-#include "comm/rpc/status.h"
+#include "comm/rpc/coordinator_call.h"
 #include "comm/rpc/status_json.h"
 #include "nlohmann/json.hpp"
 #include "proto/coordinator.grpc.pb.h"
@@ -54,7 +53,7 @@ absl::Status Usage(const std::string& message) {
   return WithFailure(absl::InvalidArgumentError(message), Failure::kUsage);
 }
 
-// Damaged, missing or too new: what is there cannot be used.
+// Marks damaged, missing or too new data as Failure::kStateUnusable.
 absl::Status Unusable(const absl::Status& status) {
   if (status.ok() || FailureOf(status) != Failure::kNone) return status;
   return WithFailure(status, Failure::kStateUnusable);
@@ -66,8 +65,9 @@ absl::StatusOr<std::unique_ptr<BlobStore>> Open(const CheckpointFlags& flags) {
       "say where the checkpoints are: --checkpoint-dir, or SYNCLINE_CHECKPOINT_DIR");
 }
 
-// Where nothing is of that job, whose checkpoints there are: by their folders, as list
-// shows them. A job that has only claimed its run will have some.
+// Fails if the store has checkpoints, but nothing of this job. The error lists the jobs
+// by their folders, as `list` does. A job that has claimed its run but saved nothing is
+// accepted.
 absl::Status CheckJob(BlobStore& store, const std::string& job) {
   SYNCLINE_ASSIGN_OR_RETURN(const auto of_job, store.List(FolderOf(job)));
   SYNCLINE_ASSIGN_OR_RETURN(const auto all, ListCheckpoints(store, ""));
@@ -80,15 +80,16 @@ absl::Status CheckJob(BlobStore& store, const std::string& job) {
       absl::StrCat(store.Describe(), ": ", std::string(unknown.message())));
 }
 
-// What "latest" or a name means.
+// Resolves "latest", or parses a checkpoint's name.
 absl::StatusOr<CheckpointName> Find(BlobStore& store, const CheckpointFlags& flags) {
   if (flags.job.empty()) return Usage("this needs the name of a job");
   SYNCLINE_RETURN_IF_ERROR(CheckJob(store, flags.job));
   if (const auto name = CheckpointName::Parse(flags.name)) return *name;
   if (flags.name != "latest") {
-    return Usage(absl::StrCat("'", Printable(flags.name),
-                              "' is no checkpoint; name one as list shows it, such as ",
-                              "run1-step500, or latest"));
+    return Usage(absl::StrCat(
+        "'", Printable(flags.name),
+        "' is not the name of a checkpoint; give one that list shows, such as ",
+        "run1-step500, or latest"));
   }
   SYNCLINE_ASSIGN_OR_RETURN(const Beginning latest,
                             FindBeginning(store, flags.job, flags.name));
@@ -130,7 +131,7 @@ absl::StatusOr<int> Verify(const CheckpointFlags& flags) {
                             CheckpointReader::Open(*store, flags.job, name));
   SYNCLINE_RETURN_IF_ERROR(reader->Verify());
   std::cout << "checkpoint " << name.ToString() << " of job " << Printable(flags.job)
-            << " is whole: " << reader->manifest().bytes()
+            << " is intact: " << reader->manifest().bytes()
             << " bytes have the right checksums\n";
   return kExitDone;
 }
@@ -164,12 +165,12 @@ absl::StatusOr<int> Delete(const CheckpointFlags& flags) {
   return kExitDone;
 }
 
-// The job's "checkpoint" in the status; null when it is over.
+// Returns the job's "checkpoint" in the status; null when the job is over.
 absl::StatusOr<Json> CheckpointOf(const CheckpointFlags& flags) {
   SYNCLINE_ASSIGN_OR_RETURN(const std::string text,
                             FetchStatusJson(flags.coordinator, flags.tls, kTimeout));
   const Json status = Json::parse(text, nullptr, false);
-  if (!status.is_object()) return absl::InternalError("a status that is no JSON");
+  if (!status.is_object()) return absl::InternalError("a status that is not JSON");
   const Json jobs = status.value("jobs", Json::array());
   for (const Json& job : jobs) {
     const std::string phase = job.value("phase", "");
@@ -183,17 +184,13 @@ absl::StatusOr<Json> CheckpointOf(const CheckpointFlags& flags) {
 
 absl::StatusOr<uint64_t> Order(const CheckpointFlags& flags) {
   SYNCLINE_ASSIGN_OR_RETURN(
-      const auto channel,
-      CreateChannel(flags.coordinator, flags.tls, RpcTimeouts::Default()));
-  SYNCLINE_RETURN_IF_ERROR(
-      WaitUntilConnected(*channel, flags.coordinator, flags.tls, kTimeout));
+      const CoordinatorCaller coordinator,
+      CoordinatorCaller::Connect(flags.coordinator, flags.tls, kTimeout));
   v1::CreateCheckpointRequest request;
   request.set_job(flags.job);
-  grpc::ClientContext context;
-  SetDeadline(context, kTimeout);
-  v1::CreateCheckpointReply reply;
-  SYNCLINE_RETURN_IF_ERROR(FromGrpcStatus(
-      v1::Coordinator::NewStub(channel)->CreateCheckpoint(&context, request, &reply)));
+  SYNCLINE_ASSIGN_OR_RETURN(
+      const v1::CreateCheckpointReply reply,
+      coordinator.Call(&v1::Coordinator::Stub::CreateCheckpoint, request, kTimeout));
   return reply.finished();
 }
 
@@ -234,8 +231,8 @@ using Action = absl::StatusOr<int> (*)(const CheckpointFlags&);
 }  // namespace
 
 void AddCheckpoint(CLI::App& app, Command* selected) {
-  CLI::App* checkpoint =
-      app.add_subcommand("checkpoint", "Make and look after checkpoints of jobs");
+  CLI::App* checkpoint = app.add_subcommand(
+      "checkpoint", "Make, check, export and delete checkpoints of jobs");
   checkpoint->require_subcommand(1);
   const auto add = [&](const char* name, const char* help, Action action) {
     auto flags = std::make_shared<CheckpointFlags>();
@@ -260,11 +257,12 @@ void AddCheckpoint(CLI::App& app, Command* selected) {
     const char* name;
     const char* help;
     Action action;
-  } kOfFiles[] = {{"list", "Which checkpoints there are", List},
-                  {"show", "What is in one", Show},
-                  {"verify", "Read one and check all checksums", Verify},
-                  {"export", "Write its weights as one safetensors file", Export},
-                  {"delete", "Delete one", Delete}};
+  } kOfFiles[] = {
+      {"list", "List checkpoints", List},
+      {"show", "Show what a checkpoint contains", Show},
+      {"verify", "Read a checkpoint and check all its checksums", Verify},
+      {"export", "Write a checkpoint's weights as one safetensors file", Export},
+      {"delete", "Delete one", Delete}};
   for (const auto& one : kOfFiles) {
     const auto [command, flags] = add(one.name, one.help, one.action);
     if (one.action != List) {

@@ -16,11 +16,25 @@ absl::StatusOr<S3Settings> FindBucket(const std::string& where) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<BlobStore>> OpenCheckpointStore(const std::string& where,
-                                                               std::stop_token hurry) {
+absl::StatusOr<std::unique_ptr<BlobStore>> OpenCheckpointStore(const std::string& where) {
   if (!IsS3Location(where)) return OpenDirectoryStore(where);
   SYNCLINE_ASSIGN_OR_RETURN(const S3Settings settings, FindBucket(where));
-  return OpenS3Store(settings, {.client = {.hurry = std::move(hurry)}});
+  return OpenS3Store(settings, {});
+}
+
+absl::StatusOr<std::unique_ptr<AwaitedStore>> AwaitCheckpointStore(
+    const std::string& where, const AwaitedBucket& about) {
+  SYNCLINE_ASSIGN_OR_RETURN(const S3Settings settings, FindBucket(where));
+  return std::make_unique<AwaitedStore>(AwaitedStoreOptions{
+      .where = settings.Describe(),
+      .open =
+          [settings, hurry = about.hurry] {
+            return OpenS3Store(settings, {.client = {.hurry = hurry}});
+          },
+      .on_change = [said = about.on_change, name = settings.Describe()](
+                       const absl::Status& status) { said(name, status); },
+      .ends = about.hurry,
+      .patience = about.patience});
 }
 
 absl::StatusOr<std::unique_ptr<BlobStore>> OpenExistingCheckpointStore(

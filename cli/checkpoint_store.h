@@ -1,9 +1,10 @@
-// Where checkpoints lie, as --checkpoint-dir says it: a directory, or s3://BUCKET/PREFIX.
-// What belongs to a bucket comes from the environment (server/checkpoint/s3/settings.h).
+// Opens the place that --checkpoint-dir names: a directory, or s3://BUCKET/PREFIX.
+// Settings of a bucket come from the environment (server/checkpoint/s3/settings.h).
 //
 // Thread safety: functions without state.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <stop_token>
 #include <string>
@@ -11,21 +12,32 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "server/checkpoint/blob_store.h"
+#include "server/service/awaited_store.h"
 
 namespace syncline {
 
-// For those who write: makes a directory that is missing. A bucket is listed and written to
-// once, so that what is wrong with it shows at the start. Once `hurry` is requested, as the
-// process is to end, what a bucket refuses is not tried again.
-absl::StatusOr<std::unique_ptr<BlobStore>> OpenCheckpointStore(
-    const std::string& where, std::stop_token hurry = {});
+// Opens the store for writing, and creates a missing directory. Lists a bucket and writes
+// to it once, so that errors show at the start.
+absl::StatusOr<std::unique_ptr<BlobStore>> OpenCheckpointStore(const std::string& where);
 
-// For commands that look at what is there.
+// For services: opens a bucket that may not answer at present, and asks it until it does.
+// REQUIRES: IsS3Location(where).
+struct AwaitedBucket {
+  // Requested when the process ends: requests to a silent bucket are then cut short.
+  std::stop_token hurry = {};
+  // As in AwaitedStoreOptions; the first argument of on_change is the bucket's name.
+  absl::Duration patience = {};
+  std::function<void(const std::string&, const absl::Status&)> on_change = {};
+};
+absl::StatusOr<std::unique_ptr<AwaitedStore>> AwaitCheckpointStore(
+    const std::string& where, const AwaitedBucket& about);
+
+// Opens the store for commands that only read.
 absl::StatusOr<std::unique_ptr<BlobStore>> OpenExistingCheckpointStore(
     const std::string& where);
 
-// Failure::kUsage where `where` means a bucket and says it wrong, or where its credentials
-// are missing. Asks nobody.
+// Fails with Failure::kUsage when `where` is a malformed bucket name, or credentials are
+// missing. Uses no network.
 absl::Status CheckCheckpointStore(const std::string& where);
 
 }  // namespace syncline

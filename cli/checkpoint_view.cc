@@ -17,9 +17,9 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr size_t kColumns = 80;
-constexpr size_t kJobColumns = 8;      // at least, whatever the others take
+constexpr size_t kJobColumns = 8;      // minimum, however wide the other columns are
 constexpr size_t kAfterNames = 41;     // "  2026-11-22 14:05     402.1 MB  unfinished"
-constexpr size_t kTensorColumns = 48;  // shapes are aligned behind shorter names
+constexpr size_t kTensorColumns = 48;  // shapes are aligned after names shorter than this
 
 std::string Time(absl::Time time, absl::TimeZone zone) {
   return absl::FormatTime("%Y-%m-%d %H:%M", time, zone);

@@ -1,5 +1,5 @@
-// How `syncline checkpoint` shows what lies in a directory. Names come from files that
-// others wrote: no control character of theirs gets to a terminal.
+// Formats the checkpoints of a directory for `syncline checkpoint`. Names come from files
+// of other users, so their control characters never reach a terminal.
 #pragma once
 
 #include <span>
@@ -10,16 +10,16 @@
 
 namespace syncline {
 
-// A line for each in at most 80 columns, in the order given. Times are shown in `zone`.
+// Returns a line of at most 80 columns for each, in the given order. Times are in `zone`.
 std::string CheckpointTable(std::span<const CheckpointInfo> all, absl::TimeZone zone);
 
-// The same as a JSON array, in ASCII.
+// Returns the same as a JSON array, in ASCII.
 std::string CheckpointJson(std::span<const CheckpointInfo> all);
 
-// Its fields, in ASCII.
+// Returns the manifest's fields as JSON, in ASCII.
 std::string ManifestJson(const Manifest& manifest);
 
-// `about`: that of the manifest's checkpoint.
+// `about`: the description of the manifest's checkpoint.
 std::string ManifestTable(const Manifest& manifest, const CheckpointInfo& about,
                           absl::TimeZone zone);
 

@@ -23,7 +23,8 @@
 #include "comm/base/env.h"
 #include "comm/base/secret_key.h"
 #include "comm/base/status.h"
-#include "comm/collective/nccl/probe.h"
+#include "comm/collective/group/costs.h"
+#include "comm/collective/nccl/nccl_library.h"
 #include "comm/rpc/address.h"
 #include "comm/rpc/channel.h"
 #include "comm/rpc/server.h"
@@ -37,16 +38,16 @@ namespace syncline {
 namespace {
 
 constexpr uint64_t kMiB = uint64_t{1} << 20;
-// Docker's default, which a handful of UCX segments fills.
+// Docker's default. A few UCX segments fill it.
 constexpr uint64_t kSmallSharedMemory = 64 * kMiB;
-// Receive buffers of a few workers.
+// Enough for the receive buffers of a few workers.
 constexpr uint64_t kSmallMemlock = 1024 * kMiB;
 
 std::string MiB(uint64_t bytes) { return absl::StrCat(bytes / kMiB, " MiB"); }
 
 std::vector<std::string> RdmaDevices() {
   std::vector<std::string> devices;
-  std::error_code none;  // no such directory where there is no RDMA
+  std::error_code none;  // the directory is missing on hosts without RDMA
   for (const auto& entry :
        std::filesystem::directory_iterator("/sys/class/infiniband", none)) {
     devices.push_back(entry.path().filename());
@@ -68,7 +69,8 @@ Check CheckMemlock() {
   return JudgeMemlock(limit.rlim_cur, RdmaDevices());
 }
 
-// "tcp/lo tcp/eth0 sysv posix cma", from UCX's own tool; empty where it is not installed.
+// Runs UCX's own tool. Returns a list such as "tcp/lo tcp/eth0 sysv posix cma"; empty if
+// the tool is not installed.
 std::string UcxTransports() {
   FILE* pipe = popen("ucx_info -d 2>/dev/null", "r");
   if (pipe == nullptr) return "";
@@ -95,7 +97,7 @@ class NoReceiver final : public Receiver {
   void OnMessage(ByteView, Buffer) override {}
 };
 
-// Connects two transports of this process, and asks how.
+// Connects two transports of this process and returns the lanes that UCX chose.
 absl::StatusOr<std::string> UcxLanes() {
   NoReceiver receiver;
   SYNCLINE_ASSIGN_OR_RETURN(const auto one, CreateUcxTransport({}, receiver));
@@ -108,7 +110,7 @@ bool SharesMemory(const std::string& lanes) {
   return absl::StrContains(lanes, "sysv") || absl::StrContains(lanes, "posix");
 }
 
-// Lets everybody in who has the key.
+// Accepts every peer that has the key.
 class OneKey final : public Acceptor {
  public:
   explicit OneKey(SecretKey key) : key_(std::move(key)) {}
@@ -126,7 +128,7 @@ class OneKey final : public Acceptor {
   std::unique_ptr<Endpoint> endpoint_;
 };
 
-// Two transports of this process that shake hands over loopback.
+// Connects two transports of this process by a TLS handshake over loopback.
 absl::StatusOr<std::string> TlsLanes() {
   NoReceiver receiver;
   const SecretKey key = DrawKey();
@@ -164,7 +166,7 @@ Check CheckUcx() {
     return {
         "ucx", Check::kFail,
         absl::StrCat("UCX ", UcxVersion(), ": ", std::string(lanes.status().message())),
-        "look at the UCX_* variables of the environment, and at ucx_info -d"};
+        "check the UCX_* variables of the environment, and the output of ucx_info -d"};
   }
   Check check = JudgeUcx(UcxVersion(), UcxTransports(), *lanes);
   if (const char* wanted = std::getenv("UCX_TLS"); wanted != nullptr) {
@@ -187,7 +189,7 @@ Check CheckCuda() {
   return {"cuda", has_any ? Check::kOk : Check::kNone, probe.message, ""};
 }
 
-// A server and a client that really speak to each other.
+// Starts a gRPC server and calls it from a client of this process.
 absl::Status CallOverLoopback() {
   ServerOptions options;
   options.listen = "127.0.0.1:0";
@@ -215,7 +217,7 @@ Check CheckPorts() {
   }
   if (busy.empty()) return {"ports", Check::kOk, "7070 and 7071 are free", ""};
   return {"ports", Check::kWarn, absl::StrCat("in use: ", absl::StrJoin(busy, ", ")),
-          "is syncline running already? else use --listen and --admin-listen"};
+          "is syncline running already? otherwise use --listen and --admin-listen"};
 }
 
 Check CheckClock() {
@@ -226,8 +228,18 @@ Check CheckClock() {
 }
 
 Check CheckNccl() {
-  const NcclProbe probe = ProbeNccl();
-  return {"nccl", probe.loaded ? Check::kOk : Check::kNone, probe.message, ""};
+  using collective::NcclLibrary;
+  const absl::StatusOr<NcclLibrary> nccl = NcclLibrary::Open(NcclLibrary::Default());
+  if (nccl.ok()) {
+    return {"nccl", Check::kOk,
+            absl::StrCat("NCCL ", nccl->VersionText(),
+                         ": collectives of GPU tensors, where each rank has its own GPU"),
+            ""};
+  }
+  return {"nccl", Check::kNone,
+          absl::StrCat(std::string(nccl.status().message()),
+                       "; collectives of GPU tensors go through the host"),
+          ""};
 }
 
 }  // namespace
@@ -293,8 +305,8 @@ Check JudgeUcx(const std::string& version, const std::string& transports,
   if (!SharesMemory(lanes)) {
     check.result = Check::kWarn;
     check.fix =
-        "peers of one host should share memory: look at the UCX_* variables of the "
-        "environment, and at ucx_info -d";
+        "peers of one host should share memory: check the UCX_* variables of the "
+        "environment, and the output of ucx_info -d";
   }
   return check;
 }
@@ -325,7 +337,36 @@ Check JudgeDataPlane(const DataPlanesFound& found) {
   return check;
 }
 
+Check JudgeCollectives(const std::string& setting) {
+  using collective::CostSource;
+  collective::KnownCosts known;
+  CostSource source = CostSource::kBuiltIn;
+  if (!setting.empty() && setting != "probe") {
+    const auto read = collective::ReadCosts(setting);
+    if (!read.ok()) {
+      return {"collectives", Check::kFail, std::string(read.status().message()),
+              "SYNCLINE_GROUP_COSTS names that file: groups fail to form while it is so"};
+    }
+    known = *read;
+    if (known != collective::KnownCosts{}) source = CostSource::kFile;
+  }
+  const collective::Topology host = {.hosts = 1, .costs = known.OrBuiltIn()};
+  const collective::Topology hosts = {.hosts = 16, .costs = known.OrBuiltIn()};
+  const bool is_complete = known.host && known.network && known.per_reduced_byte;
+  const bool probes = !setting.empty() && !is_complete;
+  return {"collectives", Check::kOk,
+          absl::StrCat(collective::DescribeCostsOf(hosts, source),
+                       probes            ? " (a group measures its own as it forms)"
+                       : setting.empty() ? " (SYNCLINE_GROUP_COSTS=probe measures them)"
+                                         : "",
+                       "; 4 ranks of a host: ",
+                       collective::DescribeChoices({.ranks = 4, .local = 4}, host),
+                       "; 16 hosts: ", collective::DescribeChoices({.ranks = 16}, hosts)),
+          ""};
+}
+
 std::vector<Check> RunChecks() {
+  const char* const costs = std::getenv("SYNCLINE_GROUP_COSTS");
   return {JudgeCpu(MeasureMachine()),
           CheckSharedMemory(),
           CheckMemlock(),
@@ -333,6 +374,7 @@ std::vector<Check> RunChecks() {
           CheckDataPlane(),
           CheckCuda(),
           CheckNccl(),
+          JudgeCollectives(costs != nullptr ? costs : ""),
           CheckGrpc(),
           CheckPorts(),
           CheckClock()};

@@ -1,5 +1,6 @@
-// What `syncline doctor` finds out about this machine. A check has a finding and, unless
-// all is well, the fix. The judging is apart from the looking, so that it can be tested.
+// The checks of `syncline doctor` about this machine. A check has a finding and, unless
+// the result is good, a fix. Measuring and judging are separate, so that judging can be
+// tested.
 #pragma once
 
 #include <cstdint>
@@ -13,9 +14,9 @@ namespace syncline {
 
 struct Check {
   enum Result {
-    kNone,  // not there, and not needed
+    kNone,  // missing, and not needed
     kOk,
-    kWarn,  // works, but slower or less than it could
+    kWarn,  // works, but slower or with less than possible
     kFail,  // Syncline will not work here
   };
   std::string name;
@@ -28,22 +29,25 @@ const char* ResultName(Check::Result result);
 
 Check JudgeCpu(const MachineInfo& machine);
 Check JudgeSharedMemory(uint64_t total_bytes, uint64_t free_bytes);
-// `limit_bytes` as of RLIMIT_MEMLOCK; it only matters where there is RDMA.
+// `limit_bytes`: RLIMIT_MEMLOCK, which matters only with RDMA.
 Check JudgeMemlock(uint64_t limit_bytes, const std::vector<std::string>& rdma_devices);
-// The lanes of an endpoint between two transports of this host, as Endpoint::Describe
-// says.
+// `lanes`: those between two endpoints on this host, as Endpoint::Describe returns them.
 Check JudgeUcx(const std::string& version, const std::string& transports,
                const std::string& lanes);
 
-// What `serve --data-plane auto` uses here: inside this host, as Endpoint::Describe says,
-// and to other hosts, where an error says what is wrong.
+// The transports that `serve --data-plane auto` uses within this host (`near`) and to
+// other hosts (`far`), as Endpoint::Describe returns them, or the error.
 struct DataPlanesFound {
   absl::StatusOr<std::string> near = "";
   absl::StatusOr<std::string> far = "";
 };
 Check JudgeDataPlane(const DataPlanesFound& found);
 
-// All checks, in the order of the table. Takes about a second.
+// `setting`: SYNCLINE_GROUP_COSTS, by which groups of collective operations choose their
+// algorithms. Reads the file that it names.
+Check JudgeCollectives(const std::string& setting);
+
+// Runs all checks, in the order of the table. Takes about a second.
 std::vector<Check> RunChecks();
 
 }  // namespace syncline

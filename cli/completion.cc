@@ -21,14 +21,15 @@ struct Word {
   std::string help;
 };
 
-// What may follow the words of a command: "", "serve", "bench codec".
+// The words that may follow a command. `path` is "", "serve" or "bench codec", for
+// example.
 struct Place {
   std::string path;
   std::vector<Word> commands;
   std::vector<Word> flags;
 };
 
-// Flags with a few fixed values.
+// A flag that takes one of a few fixed values.
 struct Values {
   const char* flag;
   const char* values;
@@ -39,7 +40,8 @@ constexpr Values kValues[] = {{"--role", "all coordinator server"},
                               {"--log-format", "text json"},
                               {"--log-level", "debug info warning error"}};
 
-// The first sentence is enough beside a flag, and a line break would end it.
+// Returns the first line. It is enough beside a flag, and a line break would end the
+// entry.
 std::string ShortHelp(const std::string& help) {
   const std::vector<std::string> lines = absl::StrSplit(help, '\n');
   return lines.front();
@@ -81,8 +83,8 @@ std::string Quoted(const std::string& text) {
   return absl::StrCat("'", absl::StrReplaceAll(text, {{"'", "'\\''"}}), "'");
 }
 
-// The shell's own completion of files takes over where there is no answer: for the values
-// of flags and for the program of `syncline run`.
+// If there is no answer, the shell completes file names: for values of flags, and for the
+// program of `syncline run`.
 std::string Bash(const std::vector<Place>& places) {
   std::string script =
       "# bash completion of syncline; source <(syncline completion bash)\n"

@@ -36,7 +36,7 @@ class Completion : public testing::Test {
     return script.ok() ? *script : "";
   }
 
-  // What bash offers after `words`, of which the last is being written.
+  // Returns what bash offers after `words`, of which the last is incomplete.
   std::string Offers(const std::string& words) const {
     const TempDirectory directory;
     std::ofstream(directory.File("try.sh"))
@@ -53,7 +53,7 @@ class Completion : public testing::Test {
     return text;
   }
 
-  // Whether `shell` takes the script, where it is installed.
+  // Checks that `shell` accepts the script, if it is installed.
   void ExpectTakenBy(const std::string& shell) const {
     if (std::system(absl::StrCat("command -v ", shell, " >/dev/null").c_str()) != 0) {
       GTEST_SKIP() << "SKIPPED: no " << shell << ", its completion is not tried";

@@ -13,8 +13,8 @@ namespace {
 
 constexpr absl::Duration kLongestDiagnosis = absl::Milliseconds(500);
 constexpr char kAdvice[] =
-    "`syncline serve --role coordinator --listen ADDRESS:7070` starts one, and without "
-    "--coordinator this command has its own";
+    "`syncline serve --role coordinator --listen ADDRESS:7070` starts one; without "
+    "--coordinator this command starts its own";
 
 std::string Written(absl::Duration limit) {
   return absl::FormatDuration(absl::Trunc(limit, absl::Milliseconds(1)));
@@ -27,7 +27,7 @@ CoordinatorWait::CoordinatorWait(Options options,
     : options_(std::move(options)), say_(std::move(say)), began_at_(clock_.Now()) {}
 
 absl::StatusOr<bool> CoordinatorWait::Answers(absl::Duration slice) {
-  // Of several, another one may lead by now.
+  // Of several coordinators, another one may lead by now.
   if (channel_ == nullptr || absl::StrContains(options_.coordinator, ',')) {
     SYNCLINE_ASSIGN_OR_RETURN(channel_, CreateChannel(options_.coordinator, options_.tls,
                                                       RpcTimeouts::Default()));
@@ -63,7 +63,7 @@ std::optional<Diagnosis> CoordinatorWait::WhyNobodyAnswers() {
     if (clock_.Now() - inquired_at_ < options_.inquiry) return std::nullopt;
     found = inquiry_->SoFar();
   }
-  inquiry_.reset();  // at the limit it may be something else
+  inquiry_.reset();  // the next failure may have another reason
   return found;
 }
 

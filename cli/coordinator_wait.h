@@ -1,11 +1,11 @@
-// Whether a coordinator that somebody else has started answers, before workers are started
-// that would wait for it in silence.
+// Waits until a coordinator that was started elsewhere answers. Otherwise workers would
+// be started and wait for it silently.
 //
 //   CoordinatorWait wait({.coordinator = "10.0.0.1:7070", .limit = absl::Minutes(5)}, Say);
 //   while (!*wait.Answers(absl::Milliseconds(50))) { ... }   // or an error, at the limit
 //
-// Why nobody answers is found out by an Inquiry (comm/rpc/diagnosis.h), so that whoever
-// waits can still be told to end while a name is looked up.
+// An Inquiry (comm/rpc/diagnosis.h) finds out why there is no answer, so that the caller
+// can still be interrupted during a name look-up.
 //
 // Thread safety: none.
 #pragma once
@@ -31,21 +31,22 @@ class CoordinatorWait {
     std::string coordinator;
     TlsOptions tls = {};
     absl::Duration limit = absl::Minutes(5);
-    // When it is time to say that nobody answers.
+    // Time without an answer after which `say` gets a message.
     absl::Duration quiet = absl::Milliseconds(1500);
-    // So long it waits to hear why, also beyond its limit.
+    // Time to wait for the inquiry, also beyond `limit`.
     absl::Duration inquiry = absl::Seconds(5);
   };
 
-  // `say` gets a line when nobody answers for a while.
+  // Calls `say` with a line when there is no answer for a while.
   CoordinatorWait(Options options, std::function<void(const std::string&)> say);
 
-  // Waits for up to `slice`, also for names. Unavailable (Failure::kUnreachable) once the
-  // limit is over, or it is clear that no waiting helps: something else listens there.
+  // Waits for up to `slice`, also for name look-ups. Returns whether the coordinator
+  // answers. Fails with Unavailable (Failure::kUnreachable) after the limit, or when
+  // waiting cannot help because another service listens there.
   absl::StatusOr<bool> Answers(absl::Duration slice);
 
  private:
-  // Nothing while that is being found out.
+  // Returns nullopt while the inquiry runs.
   std::optional<Diagnosis> WhyNobodyAnswers();
 
   const Options options_;
@@ -53,7 +54,7 @@ class CoordinatorWait {
   const SteadyClock clock_;
   const absl::Duration began_at_;
   std::shared_ptr<grpc::Channel> channel_;
-  std::optional<Inquiry> inquiry_;  // under way
+  std::optional<Inquiry> inquiry_;  // running
   absl::Duration inquired_at_;
   bool was_said_ = false;
 };

@@ -20,7 +20,7 @@ namespace {
 
 constexpr char kHangs[] = "hangs.invalid";
 
-// Look-ups of that name, which wait until they are let go.
+// Controls look-ups of the name kHangs, which block until they are released.
 class LookUps {
  public:
   void Hang() {
@@ -28,7 +28,7 @@ class LookUps {
     ++hanging_;
     ++begun_;
     const auto may_go = [this]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return may_go_; };
-    // A test that would wait for it fails, and does not hang itself.
+    // With a limit, so that a faulty wait fails the test instead of hanging it.
     if (!mutex_.AwaitWithTimeout(absl::Condition(&may_go), absl::Seconds(30))) {
       ++given_up_;
     }
@@ -88,7 +88,7 @@ LookUps& look_ups() {
 
 }  // namespace
 
-// In place of libc's.
+// Replaces the function of libc.
 extern "C" int getaddrinfo(const char* host, const char* port, const addrinfo* hints,
                            addrinfo** found) {
   if (host != nullptr && std::string_view(host) == kHangs) {
@@ -113,7 +113,7 @@ class CoordinatorWaitTest : public testing::Test {
             [this](const std::string& line) { said_.push_back(line); }};
   }
 
-  // The error with which it ends.
+  // Returns the error with which the wait ends.
   static absl::Status EndOf(CoordinatorWait& wait) {
     for (;;) {
       const auto answers = wait.Answers(absl::Milliseconds(1));
@@ -150,7 +150,7 @@ TEST_F(CoordinatorWaitTest, EndsAtItsLimit) {
                     HasSubstr("no worker was started: nothing listens there")));
 }
 
-// Ctrl-C is looked for between two slices.
+// The launcher looks for Ctrl-C between two slices.
 TEST_F(CoordinatorWaitTest, ANameThatCannotBeLookedUpHoldsUpNobody) {
   look_ups().Hold();
   {
@@ -181,7 +181,7 @@ TEST_F(CoordinatorWaitTest, EndsAtItsLimitThoughANameCannotBeLookedUp) {
   look_ups().LetGo();
 }
 
-// Otherwise the first answer, which may come late, would be taken for that of now.
+// Otherwise an old answer that comes late would count as the present one.
 TEST_F(CoordinatorWaitTest, AsksAgainAfterALookUpThatTookTooLong) {
   look_ups().Hold();
   CoordinatorWait wait = Wait({.coordinator = absl::StrCat(kHangs, ":7070"),
@@ -195,7 +195,7 @@ TEST_F(CoordinatorWaitTest, AsksAgainAfterALookUpThatTookTooLong) {
   look_ups().LetGo();
 }
 
-// Launchers and commands ask while Ctrl-C is to be heard.
+// Launchers and commands ask for the status while they must react to Ctrl-C.
 TEST(StatusJson, IsNotWaitedForWhereANameCannotBeLookedUp) {
   look_ups().Hold();
   const std::string address = absl::StrCat(kHangs, ":7070");

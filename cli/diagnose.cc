@@ -94,7 +94,8 @@ struct SeenCluster {
   absl::Duration fastest_call;
 };
 
-// What is in order at the end of `watch`, and what steps took meanwhile.
+// Watches the cluster for `watch`. Returns its status at the end, and how long steps
+// took.
 absl::StatusOr<SeenCluster> LookAtCluster(const DiagnoseFlags& flags,
                                           absl::Duration watch) {
   SYNCLINE_ASSIGN_OR_RETURN(StatusCaller caller,
@@ -126,7 +127,7 @@ absl::StatusOr<int> Diagnose(const DiagnoseFlags& flags) {
       absl::IsDeadlineExceeded(seen.status()) || absl::IsUnavailable(seen.status());
   if (!seen.ok() && !is_unreachable) return seen.status();
   LinkProbes probes = ProbeLinks(flags);
-  // Who asks is told in the form that was asked for, whatever is broken.
+  // The answer has the requested format even if nothing is reachable.
   if (is_unreachable) {
     probes.control.took = seen.status();
   } else {
@@ -149,7 +150,8 @@ absl::StatusOr<int> Diagnose(const DiagnoseFlags& flags) {
 void AddDiagnose(CLI::App& app, Command* selected) {
   auto flags = std::make_shared<DiagnoseFlags>();
   CLI::App* diagnose = app.add_subcommand(
-      "diagnose", "Say who of a cluster is slow or unreachable, and by which link");
+      "diagnose",
+      "Show which members of a cluster are slow or unreachable, and over which link");
   diagnose->add_option("job", flags->job, kChosenJob);
   AddCoordinatorFlag(*diagnose, &flags->coordinator);
   diagnose->add_option("--admin", flags->admin,
@@ -162,9 +164,9 @@ void AddDiagnose(CLI::App& app, Command* selected) {
       ->allow_extra_args(false);
   diagnose
       ->add_option("--failure-timeout", flags->failure_timeout,
-                   "That of the cluster, from which all limits follow")
+                   "Failure timeout of the cluster, from which all limits follow")
       ->capture_default_str();
-  diagnose->add_option("--watch", flags->watch, "How long to look at steps of jobs")
+  diagnose->add_option("--watch", flags->watch, "How long to observe the steps of jobs")
       ->capture_default_str();
   AddOutputFlag(*diagnose, &flags->format);
   AddTlsFlags(*diagnose, &flags->tls);

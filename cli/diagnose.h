@@ -1,4 +1,5 @@
-// syncline diagnose: who of a cluster is slow or unreachable, and by which link.
+// `syncline diagnose`: says which members of a cluster are slow or unreachable, and by
+// which link.
 #pragma once
 
 #include "CLI/CLI.hpp"

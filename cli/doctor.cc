@@ -51,8 +51,8 @@ std::string ChecksAsJson(const std::vector<Check>& checks) {
 
 void AddDoctor(CLI::App& app, Command* selected) {
   auto format = std::make_shared<OutputFormat>(OutputFormat::kTable);
-  CLI::App* doctor =
-      app.add_subcommand("doctor", "Check this machine, and say how to fix it");
+  CLI::App* doctor = app.add_subcommand(
+      "doctor", "Check this machine, and show how to fix what is wrong");
   AddOutputFlag(*doctor, format.get());
   doctor->callback([=] {
     *selected = [format]() -> absl::StatusOr<int> {

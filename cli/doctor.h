@@ -1,5 +1,5 @@
 // `syncline doctor`: says whether Syncline will work on this machine, and how to fix what
-// will not (cli/checks.h). Exit code 1 when a check fails; warnings do not count.
+// does not (cli/checks.h). Exit code 1 when a check fails; warnings do not count.
 #pragma once
 
 #include <cstddef>
@@ -12,7 +12,7 @@
 
 namespace syncline {
 
-// Lines have so many columns at most, unless a word has more; 0: no limit.
+// Lines have at most `columns` characters, unless a word is longer. 0: no limit.
 std::string ChecksAsTable(const std::vector<Check>& checks, size_t columns = 0);
 std::string ChecksAsJson(const std::vector<Check>& checks);
 

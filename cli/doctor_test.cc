@@ -4,10 +4,12 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <fstream>
 
 #include "absl/cleanup/cleanup.h"
 #include "cli/checks.h"
 #include "cli/version.h"
+#include "comm/base/temp_directory.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
@@ -44,6 +46,30 @@ TEST(Checks, WarnWhenPeersOfOneHostDoNotShareMemory) {
   EXPECT_EQ(JudgeUcx("1.13.1", "", "tcp/lo").result, Check::kWarn);
 }
 
+TEST(Checks, SayWhichCollectiveAlgorithmsAreChosenAndWhy) {
+  const Check built_in = JudgeCollectives("");
+  EXPECT_EQ(built_in.result, Check::kOk);
+  EXPECT_THAT(built_in.finding, HasSubstr("costs are built in"));
+  EXPECT_THAT(built_in.finding, HasSubstr("SYNCLINE_GROUP_COSTS=probe measures them"));
+  EXPECT_THAT(built_in.finding, HasSubstr("16 hosts: all_reduce of 8 B by doubling: "));
+  EXPECT_THAT(JudgeCollectives("probe").finding, HasSubstr("as it forms"));
+  const TempDirectory directory;
+  const std::string path = directory.File("costs.json");
+  EXPECT_THAT(JudgeCollectives(path).finding, HasSubstr("as it forms"));
+  std::ofstream(path) << R"({"version": 1, "per_reduced_byte_s": 1e-10,
+      "host": {"latency_s": 1e-6, "per_message_s": 1e-6, "per_byte_s": 1e-10},
+      "network": {"latency_s": 1e-9, "per_message_s": 1e-9, "per_byte_s": 1e-6}})";
+  const Check kept = JudgeCollectives(path);
+  EXPECT_THAT(kept.finding, HasSubstr("costs are those of a file"));
+  EXPECT_THAT(kept.finding, HasSubstr("64 KiB by halving: "));
+  EXPECT_THAT(kept.finding, Not(HasSubstr("measure")));
+  std::ofstream(path) << "{}";
+  const Check broken = JudgeCollectives(path);
+  EXPECT_EQ(broken.result, Check::kFail);
+  EXPECT_THAT(broken.finding, HasSubstr("'version' must be 1"));
+  EXPECT_THAT(broken.fix, HasSubstr("SYNCLINE_GROUP_COSTS names that file"));
+}
+
 TEST(Checks, SayWhichDataPlaneIsUsedAndWhy) {
   const Check fine = JudgeDataPlane({"posix/memory", "OpenSSL 3.0.19"});
   EXPECT_EQ(fine.result, Check::kOk);
@@ -63,7 +89,7 @@ TEST(Checks, SayWhichDataPlaneIsUsedAndWhy) {
   EXPECT_EQ(closed.fix, "no handshake");
 }
 
-// Whether this machine is usable is its owner's business.
+// The checks may fail on this machine; only their texts are tested.
 TEST(Checks, SayWhatTheyFoundHereAndHowToMendIt) {
   EXPECT_THAT(RunChecks(), Not(testing::IsEmpty()));
   for (const Check& check : RunChecks()) {

@@ -15,8 +15,7 @@
 #include "comm/base/failure.h"
 #include "comm/base/printable.h"
 #include "comm/base/status.h"
-#include "comm/rpc/channel.h"
-#include "comm/rpc/status.h"
+#include "comm/rpc/coordinator_call.h"
 #include "comm/rpc/status_json.h"
 #include "nlohmann/json.hpp"
 #include "proto/coordinator.grpc.pb.h"
@@ -39,22 +38,15 @@ struct DrainFlags {
 
 absl::StatusOr<v1::DrainServerReply> TellToEnd(const DrainFlags& flags) {
   SYNCLINE_ASSIGN_OR_RETURN(
-      const auto channel,
-      CreateChannel(flags.coordinator, flags.tls, RpcTimeouts::Default()));
-  SYNCLINE_RETURN_IF_ERROR(
-      WaitUntilConnected(*channel, flags.coordinator, flags.tls, kTimeout));
+      const CoordinatorCaller coordinator,
+      CoordinatorCaller::Connect(flags.coordinator, flags.tls, kTimeout));
   v1::DrainServerRequest request;
   request.set_server(flags.server);
   request.set_force(flags.force);
-  grpc::ClientContext context;
-  SetDeadline(context, kTimeout);
-  v1::DrainServerReply reply;
-  SYNCLINE_RETURN_IF_ERROR(FromGrpcStatus(
-      v1::Coordinator::NewStub(channel)->DrainServer(&context, request, &reply)));
-  return reply;
+  return coordinator.Call(&v1::Coordinator::Stub::DrainServer, request, kTimeout);
 }
 
-// Also as what it is to a coordinator that was started anew: by its name.
+// Compares by name too, because a restarted coordinator may number servers differently.
 bool IsThere(const Json& status, const v1::DrainServerReply& told) {
   for (const Json& server : status.value("servers", Json::array())) {
     const bool has_number = server.value("server", uint32_t{0}) == told.server();
@@ -63,15 +55,15 @@ bool IsThere(const Json& status, const v1::DrainServerReply& told) {
   return false;
 }
 
-// A coordinator that was started after `asked_at`, counted from the order on, may not have
-// heard of all servers yet.
+// Returns false if the coordinator was started after the drain order and servers may not
+// have returned to it yet. `asked_at`: time of the question, counted from the order.
 bool KnowsAllServers(const Json& status, const v1::DrainServerReply& told,
                      absl::Duration asked_at) {
   const double uptime = status.value("uptime_seconds", 0.0);
   return uptime > absl::ToDoubleSeconds(asked_at) || uptime >= told.return_seconds();
 }
 
-// Backups that are missing: what such a server waits for.
+// Describes the missing backups, for which a draining server waits.
 std::string WhatIsMissing(const Json& status) {
   std::vector<std::string> missing;
   for (const Json& job : status.value("jobs", Json::array())) {
@@ -88,20 +80,21 @@ std::string WhatIsMissing(const Json& status) {
   return absl::StrJoin(missing, "; ");
 }
 
-// A coordinator that is away, or goes away while it is asked, comes back.
+// Returns whether the coordinator is away, or went away during the call. Waiting helps in
+// both cases.
 bool IsAway(const absl::Status& status) {
   return absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status) ||
          absl::IsCancelled(status);
 }
 
-// Null from one that is away.
+// Returns null if the coordinator is away.
 absl::StatusOr<Json> AskStatus(const DrainFlags& flags) {
   const absl::StatusOr<std::string> text =
       FetchStatusJson(flags.coordinator, flags.tls, kTimeout);
   if (IsAway(text.status())) return Json();
   SYNCLINE_RETURN_IF_ERROR(text.status());
   Json status = Json::parse(*text, nullptr, false);
-  if (!status.is_object()) return absl::InternalError("a status that is no JSON");
+  if (!status.is_object()) return absl::InternalError("a status that is not JSON");
   return status;
 }
 
@@ -109,7 +102,7 @@ absl::StatusOr<int> Drain(const DrainFlags& flags) {
   if (flags.server.empty()) {
     return WithFailure(
         absl::InvalidArgumentError(
-            "drain needs the name or number of a server, as syncline status has it"),
+            "drain needs the name or number of a server, as syncline status shows it"),
         Failure::kUsage);
   }
   SYNCLINE_ASSIGN_OR_RETURN(const absl::Duration wait,
@@ -121,7 +114,7 @@ absl::StatusOr<int> Drain(const DrainFlags& flags) {
   SYNCLINE_ASSIGN_OR_RETURN(const v1::DrainServerReply told, TellToEnd(flags));
   const std::string server =
       absl::StrCat("server ", told.server(), " (", Printable(told.name()), ")");
-  std::cout << server << " is told to end" << std::endl;
+  std::cout << server << " was told to stop" << std::endl;
   std::string missing;
   for (const SteadyClock clock; clock.Now() < wait; absl::SleepFor(kAskEvery)) {
     const absl::Duration asked_at = clock.Now();
@@ -145,10 +138,12 @@ absl::StatusOr<int> Drain(const DrainFlags& flags) {
 
 void AddDrain(CLI::App& app, Command* selected) {
   auto flags = std::make_shared<DrainFlags>();
-  CLI::App* drain =
-      app.add_subcommand("drain", "End a server once others have what jobs need of it");
-  drain->add_option("server", flags->server, "Its name or number, as status has it");
-  drain->add_flag("--force", flags->force, "Also where a job would fail or stand still");
+  CLI::App* drain = app.add_subcommand(
+      "drain", "Stop a server once other servers have what jobs need from it");
+  drain->add_option("server", flags->server,
+                    "Name or number of the server, as status shows it");
+  drain->add_flag("--force", flags->force,
+                  "Stop it even if a job would fail or stand still");
   drain->add_option("--wait", flags->wait, "How long to wait until it has ended")
       ->capture_default_str();
   AddCoordinatorFlag(*drain, &flags->coordinator);

@@ -1,4 +1,4 @@
-// `syncline drain`: ends a server once others have what jobs need of it.
+// `syncline drain`: ends a server once other servers hold the data that jobs need.
 //
 //   syncline drain ps-2
 #pragma once

@@ -22,7 +22,8 @@ using ::testing::HasSubstr;
 
 constexpr double kLongUp = 1e6;  // seconds
 
-// Of a coordinator that is up for so long, with one server or none.
+// Returns the status of a coordinator that has been up for that time, with one server or
+// none.
 v1::StatusReply StatusOf(double uptime_seconds, const std::string& name = "") {
   v1::StatusReply reply;
   reply.set_uptime_seconds(uptime_seconds);
@@ -32,7 +33,7 @@ v1::StatusReply StatusOf(double uptime_seconds, const std::string& name = "") {
   return reply;
 }
 
-// Has server 3 until it was asked for its status that often, after the drain.
+// Has server 3 until it was asked for its status a number of times after the drain.
 class FakeCoordinator final : public v1::Coordinator::Service {
  public:
   grpc::Status DrainServer(grpc::ServerContext*, const v1::DrainServerRequest* request,
@@ -71,7 +72,7 @@ class FakeCoordinator final : public v1::Coordinator::Service {
     absl::MutexLock lock(&mutex_);
     answer_ = std::move(answer);
   }
-  // What it answers first when it is asked for its status.
+  // Sets the first answers to requests for the status.
   void AnswersFirst(std::deque<absl::StatusOr<v1::StatusReply>> script) {
     absl::MutexLock lock(&mutex_);
     script_ = std::move(script);
@@ -130,7 +131,7 @@ TEST_F(DrainCommand, WaitsUntilTheServerHasEndedAndSaysOnceForWhat) {
   coordinator_.StaysFor(3);
   ASSERT_EQ(Run({"ps-3"}), kExitDone) << err_;
   EXPECT_EQ(out_,
-            "server 3 (ps-3) is told to end\n"
+            "server 3 (ps-3) was told to stop\n"
             "waits: job 'bert': server 3 has no backup, and a new one is being made with "
             "server 2 (ps-2)\n"
             "server 3 (ps-3) has ended\n");
@@ -143,8 +144,8 @@ TEST_F(DrainCommand, ForceIsPassedOn) {
   EXPECT_TRUE(coordinator_.request().force());
 }
 
-// One that was started anew hears of its servers one by one, and knows those that had no
-// job by their names only.
+// A restarted coordinator hears of its servers one by one. It knows servers that had no
+// job only by name.
 TEST_F(DrainCommand, AnotherCoordinatorsIgnoranceIsNoEnd) {
   coordinator_.AnswersFirst({StatusOf(0), StatusOf(0, "ps-3"), StatusOf(0), StatusOf(0)});
   ASSERT_EQ(Run({"ps-3"}), kExitDone) << err_;

@@ -9,6 +9,7 @@
 #include "comm/base/failure.h"
 #include "comm/base/printable.h"
 #include "comm/base/status.h"
+#include "comm/job/durability.h"
 #include "server/journal/run.h"
 
 namespace syncline {
@@ -19,7 +20,7 @@ bool BeginsWithTheLatest(const RunOptions& options) {
   return resume.empty() || resume == "auto" || resume == "latest";
 }
 
-// Nothing when there is none that would be missed.
+// Returns nullopt if there is no run whose steps would be lost.
 absl::StatusOr<std::optional<JournalRun>> FindUnsettled(const RunOptions& options) {
   absl::StatusOr<JournalRun> run = FindRun({options.journal_dir}, options.job);
   if (absl::IsNotFound(run.status())) return std::nullopt;
@@ -36,9 +37,9 @@ absl::Status Refused(const RunOptions& options, const JournalRun& run,
       absl::FailedPreconditionError(absl::StrCat(
           "a run of job '", Printable(options.job), "' in ", options.journal_dir, " (",
           Printable(run.Describe()),
-          ") has steps that no checkpoint has, and cannot be gone on from: ",
+          ") has steps that no checkpoint has, and cannot be continued: ",
           std::string(why.message()),
-          "; see syncline replay --help; --resume never begins anew, and --resume NAME "
+          "; see syncline replay --help; --resume never starts over, and --resume NAME "
           "with that checkpoint")),
       Failure::kStateUnusable);
 }
@@ -47,7 +48,8 @@ absl::Status Refused(const RunOptions& options, const JournalRun& run,
 
 absl::Status GoOnFromJournal(const RunOptions& options,
                              const std::function<void(const std::string&)>& say) {
-  if (options.journal_dir.empty() || options.Setting("durability") == "none" ||
+  if (options.journal_dir.empty() ||
+      ParseDurability(options.Setting("durability")) == Durability::kNone ||
       !BeginsWithTheLatest(options)) {
     return absl::OkStatus();
   }
@@ -59,18 +61,17 @@ absl::Status GoOnFromJournal(const RunOptions& options,
   const auto leads_to_a_step = LeadsToAStep(run);
   if (!leads_to_a_step.ok()) return Refused(options, run, leads_to_a_step.status());
   if (!*leads_to_a_step) {
-    return Settle(run, "mode asp: there is no step to go on from");
+    return Settle(run, "mode asp: there is no step to continue from");
   }
   if (options.checkpoint_dir.empty()) {
-    return WithFailure(
-        absl::InvalidArgumentError(absl::StrCat(
-            "a run of job '", Printable(options.job), "' in ", options.journal_dir, " (",
-            Printable(run.Describe()),
-            ") did not come to its end: with --checkpoint-dir DIR this command goes on "
-            "from its last step; --resume never begins anew")),
-        Failure::kUsage);
+    return WithFailure(absl::InvalidArgumentError(absl::StrCat(
+                           "a run of job '", Printable(options.job), "' in ",
+                           options.journal_dir, " (", Printable(run.Describe()),
+                           ") did not finish: with --checkpoint-dir DIR this command "
+                           "goes on from its last step; --resume never starts over")),
+                       Failure::kUsage);
   }
-  say(absl::StrCat("job ", options.job, ": looks whether run ", run.Describe(),
+  say(absl::StrCat("job ", options.job, ": checking whether run ", run.Describe(),
                    ", has steps that no checkpoint has"));
   const auto done = ReplayToCheckpoint(run, options.checkpoint_dir);
   if (absl::IsAlreadyExists(done.status())) {
@@ -86,12 +87,13 @@ absl::Status GoOnFromJournal(const RunOptions& options,
 }
 
 absl::Status SettleJournal(const RunOptions& options) {
-  // Otherwise the next run looks whether its last step was saved, and saves it.
+  // With a --checkpoint-dir, the next run checks whether the last step was saved, and
+  // saves it otherwise.
   if (options.journal_dir.empty() || !options.checkpoint_dir.empty()) {
     return absl::OkStatus();
   }
   SYNCLINE_ASSIGN_OR_RETURN(const auto found, FindUnsettled(options));
-  return found ? Settle(*found, "the job came to its end") : absl::OkStatus();
+  return found ? Settle(*found, "the job finished") : absl::OkStatus();
 }
 
 }  // namespace syncline

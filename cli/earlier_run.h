@@ -1,5 +1,5 @@
-// What an earlier run of a job left in --journal-dir: steps that no checkpoint has.
-// Beginning again beside them would leave them behind without a word.
+// Recovers the steps that an earlier run of a job left in --journal-dir, and that no
+// checkpoint has. A new run would silently ignore them.
 #pragma once
 
 #include <functional>
@@ -10,17 +10,19 @@
 
 namespace syncline {
 
-// Before the job begins: where its last run has such steps, makes a checkpoint of the last
-// one in --checkpoint-dir, from which the job goes on; `say` is told. Nothing with --resume
-// never, with the name of a checkpoint, and in mode asp, whose journal has no step.
+// Call before the job begins. If the last run has such steps, makes a checkpoint of the
+// last one in --checkpoint-dir, from which the job continues, and tells `say`. Does
+// nothing with --resume never or a checkpoint's name, and in mode asp, whose journal has
+// no steps.
 //
-// InvalidArgument (Failure::kUsage) without a --checkpoint-dir where the run did not come
-// to its end; Failure::kStateUnusable when it is still being written, or cannot be played.
-// Both say what to do.
+// Fails with InvalidArgument (Failure::kUsage) without a --checkpoint-dir if the run is
+// unfinished. Fails with Failure::kStateUnusable when the journal is still being written,
+// or cannot be replayed. Both errors say what to do.
 absl::Status GoOnFromJournal(const RunOptions& options,
                              const std::function<void(const std::string&)>& say);
 
-// The job came to its end: without a --checkpoint-dir the next run begins anew.
+// Call when the job is finished: without a --checkpoint-dir the next run starts from
+// scratch.
 absl::Status SettleJournal(const RunOptions& options);
 
 }  // namespace syncline

@@ -25,17 +25,18 @@ namespace {
 
 constexpr absl::Duration kTimeout = absl::Seconds(3);
 constexpr absl::Duration kAskEvery = absl::Seconds(1);
-constexpr size_t kMostBytes = 2048;  // of a sentence: more than is kept of one
+constexpr size_t kMaxBytes = 2048;  // of one sentence; longer than any that is stored
 
-// Of columns, with the gap behind them.
+// Column widths, including the gap that follows.
 constexpr size_t kGap = 2;
 constexpr size_t kClockColumns = 8 + kGap;
 constexpr size_t kDayColumns = 11;
 constexpr size_t kStepColumns = 13 + kGap;
 constexpr size_t kKindColumns = 11 + kGap;
-// Names of jobs have so many columns in a narrow terminal, and in others.
+// Width of the job column, at least and at most. A terminal below kWide columns gets the
+// minimum.
 constexpr size_t kLeastJobColumns = 12;
-constexpr size_t kMostJobColumns = 24;
+constexpr size_t kMaxJobColumns = 24;
 constexpr size_t kWide = 120;
 
 struct EventsFlags {
@@ -43,11 +44,11 @@ struct EventsFlags {
   bool follow = false;
   OutputFormat format = OutputFormat::kTable;
   std::string coordinator;
-  std::string given_coordinator;  // by the flag
+  std::string given_coordinator;  // empty: the flag was not given
   TlsOptions tls;
 };
 
-// Prints each event once, however often it is fetched.
+// Prints each event once, although it is fetched repeatedly.
 class Printer {
  public:
   explicit Printer(const EventsFlags& flags) : flags_(flags) {}
@@ -64,7 +65,7 @@ class Printer {
     }
     std::cout << std::flush;
   }
-  // Another coordinator counts its own.
+  // Another coordinator numbers its events from the start.
   void Forget() { printed_.clear(); }
 
  private:
@@ -82,11 +83,12 @@ class Printer {
 
   const EventsFlags& flags_;
   std::optional<EventLines> lines_ = {};
-  std::map<uint32_t, uint64_t> printed_;  // the last number of each job
+  std::map<uint32_t, uint64_t> printed_;  // last number printed, by job
 };
 
-// A coordinator that is away may come back with what it had stored, or be another run's;
-// and a job begin that nobody has heard of yet.
+// With --follow, a coordinator that is away is asked again: it may come back with its
+// stored events, or another run may have started one. A job that is unknown may still
+// begin.
 absl::StatusOr<int> ShowEvents(const EventsFlags& flags) {
   Printer printer(flags);
   std::string coordinator = flags.coordinator;
@@ -100,8 +102,7 @@ absl::StatusOr<int> ShowEvents(const EventsFlags& flags) {
     } else if (!may_follow) {
       return reply.status();
     } else if (answers) {
-      std::cerr << "syncline: " << reply.status().message() << "; asking again"
-                << std::endl;
+      std::cerr << "syncline: " << reply.status().message() << "; retrying" << std::endl;
     }
     answers = reply.ok();
     if (!flags.follow) break;
@@ -123,7 +124,7 @@ EventLines::EventLines(const EventLayout& layout) : layout_(layout) {
   const bool is_of_all = layout_.columns == EventColumns::kWithJob;
   const size_t width = layout_.width;
   if (width == 0) return;
-  job = std::min(job, width < kWide ? kLeastJobColumns : kMostJobColumns);
+  job = std::min(job, width < kWide ? kLeastJobColumns : kMaxJobColumns);
   const size_t needed = kClockColumns + (is_of_all ? job + kGap : 0) + kKindColumns;
   has_step_ = needed + kStepColumns <= width / 2;
   has_day_ = needed + kStepColumns + kDayColumns <= width / 2;
@@ -145,12 +146,12 @@ std::string EventLines::Of(const v1::Event& event) {
                                        : FittedAtEnd(job, layout_.job_columns),
                     "  ");
   }
-  // Servers and the coordinator make no steps.
+  // Events of servers and of the coordinator have no step.
   const std::string step = event.job() == 0 ? "" : absl::StrCat("step ", event.step());
   if (has_step_) absl::StrAppendFormat(&line, "%-13s  ", step);
   absl::StrAppendFormat(&line, "%-11s  ", Printable(event.kind()));
   const size_t hanging = CharactersOf(line);
-  line += Printable(event.what(), kMostBytes);
+  line += Printable(event.what(), kMaxBytes);
   return absl::StrCat(is_new_day && !has_day_ ? day + "\n" : "",
                       BrokenLine(line, layout_.width, hanging));
 }
@@ -159,8 +160,10 @@ void AddEvents(CLI::App& app, Command* selected) {
   auto flags = std::make_shared<EventsFlags>();
   CLI::App* events = app.add_subcommand(
       "events", "Show what happened: joins, deaths, epochs, settings, recoveries");
-  events->add_option("job", flags->job, "Name of a job; without it, of everything");
-  events->add_flag("--follow", flags->follow, "Go on with what happens from now on");
+  events->add_option("job", flags->job,
+                     "Name of a job (default: show the events of the whole cluster)");
+  events->add_flag("--follow", flags->follow,
+                   "Keep running, and show new events as they happen");
   AddCoordinatorFlag(*events, &flags->coordinator);
   AddOutputFlag(*events, &flags->format);
   AddTlsFlags(*events, &flags->tls);

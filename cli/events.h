@@ -1,4 +1,4 @@
-// `syncline events`: what happened to a job, or to all, as the coordinator keeps it.
+// `syncline events`: prints the events of a job, or of all, that the coordinator keeps.
 #pragma once
 
 #include <cstddef>
@@ -20,20 +20,20 @@ struct EventLayout {
   EventColumns columns = EventColumns::kOfOneJob;
   absl::TimeZone zone = absl::UTCTimeZone();
   size_t width = 0;        // of a line; 0: no limit
-  size_t job_columns = 0;  // of the longest name of a job that is known
+  size_t job_columns = 0;  // length of the longest known job name
 };
 
-// A line for each event, in their order:
+// Formats events, one line each:
 //
 //   2026-11-25 13:04:05  step 120       death        worker 3 (host:19) was dropped: …
 //
-// What happened is broken below itself where a line has a limit. So that half a line is
-// left for it, the day goes into a line of its own, then the step is left out.
+// If lines have a limit, long text is wrapped below itself. To leave half of a line for
+// the text, the date first moves to a line of its own, then the step is omitted.
 class EventLines {
  public:
   explicit EventLines(const EventLayout& layout);
 
-  // Without its end; of a new day perhaps two lines.
+  // Returns the line without a newline at its end. On a new date it may have two lines.
   std::string Of(const v1::Event& event);
 
  private:

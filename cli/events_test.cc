@@ -28,8 +28,8 @@ v1::Event LongDeath() {
   v1::Event event = Death();
   event.set_job_name("a-job-with-a-name-of-more-than-16-letters");
   event.set_what(
-      "worker 1 (a-host-with-a-long-name.example:19) was dropped: its connection "
-      "broke and did not come back");
+      "worker 1 (a-host-with-a-long-name.example:19) was dropped: its connection broke "
+      "and was not restored");
   return event;
 }
 
@@ -64,8 +64,8 @@ TEST(Events, InEightyColumnsWhatHappenedStandsBelowItselfAndTheDayAbove) {
       "2025-11-24\n"
       "13:04:05  ..16-letters  death        worker 1\n"
       "                                     (a-host-with-a-long-name.example:19) was\n"
-      "                                     dropped: its connection broke and did not\n"
-      "                                     come back");
+      "                                     dropped: its connection broke and was not\n"
+      "                                     restored");
   event.set_what("x");
   EXPECT_EQ(lines.Of(event), "13:04:05  ..16-letters  death        x");
   event.set_time(event.time() + 86400);
@@ -86,7 +86,7 @@ TEST(Events, InWideTerminalsDayJobAndStepStandInEachLine) {
             "2025-11-24 13:04:05  ..f-more-than-16-letters  step 120       death        "
             "worker 1 (a-host-with-a-long-name.example:19) was dropped: its connection "
             "broke and\n" +
-                std::string(75, ' ') + "did not come back");
+                std::string(75, ' ') + "was not restored");
 }
 
 }  // namespace

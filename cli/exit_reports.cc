@@ -10,14 +10,16 @@
 namespace syncline {
 namespace {
 
-constexpr size_t kMostWordsBytes = 1000;
-// So long may one take: the end of a run waits for the one that is being sent.
+constexpr size_t kMaxWordsBytes = 1000;
+// Limit for sending one report. The end of a run waits for a report that is being sent.
 constexpr absl::Duration kTimeout = absl::Milliseconds(900);
-// More than that die at once where all of a host do, and those tell the same.
-constexpr size_t kMostWaiting = 256;
+// Limit of the queue. More processes exit at once only if all of a host do, and their
+// reports say the same.
+constexpr size_t kMaxWaiting = 256;
 
-// Words of programs may be of any bytes, cut anywhere; a message is UTF-8.
-std::string Words(const std::string& said) { return Printable(said, kMostWordsBytes); }
+// Makes output of programs valid UTF-8, which a message must be. It may have any bytes,
+// and may be cut anywhere.
+std::string Words(const std::string& said) { return Printable(said, kMaxWordsBytes); }
 
 grpc::Status SendOne(v1::Coordinator::Stub& stub, grpc::ClientContext& context,
                      const ExitReports::Options& options, const ExitReport& report) {
@@ -59,7 +61,7 @@ ExitReports::~ExitReports() {
 
 void ExitReports::Add(Report report) {
   absl::MutexLock lock(&mutex_);
-  if (reports_.size() < kMostWaiting) reports_.push_back(std::move(report));
+  if (reports_.size() < kMaxWaiting) reports_.push_back(std::move(report));
 }
 
 void ExitReports::Run() {
@@ -81,12 +83,13 @@ void ExitReports::Run() {
   }
 }
 
-// False when nobody answers: a refusal is an answer.
+// Returns false if the coordinator does not answer. A refusal is an answer.
 bool ExitReports::Send(const Report& report) const {
   const auto channel =
       CreateChannel(options_.coordinator, options_.tls, RpcTimeouts::Default());
   if (!channel.ok()) return false;
-  // Nobody asks why not: to look that up may take longer than the end of a run may.
+  // The reason is not looked up, because that may take longer than the end of a run may
+  // last.
   if (!(*channel)->WaitForConnected(DeadlineIn(kTimeout))) return false;
   const auto stub = v1::Coordinator::NewStub(*channel);
   grpc::ClientContext context;

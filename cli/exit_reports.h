@@ -1,13 +1,13 @@
-// Tells the coordinator how workers of this host died, and which it stops because it was
-// told to end, as events of their job: what the coordinator sees is a stream that breaks,
-// the launcher sees the signal and hears the program's last words.
+// Reports to the coordinator, as events of a job, how workers of this host died, and
+// which workers the launcher stops on request. The coordinator only sees a broken stream;
+// the launcher knows the signal and the program's last words.
 //
 //   ExitReports reports({.coordinator = "127.0.0.1:7070", .job = "default"});
 //   reports.Add({.rank = 2, .how = "signal 9 (Killed)", .then = "started again (1 of 3)"});
 //   reports.Add(StopReport{.ranks = {0, 1, 2}, .why = "SIGTERM"});
 //
-// Reports are sent in their order on a thread of their own, once each: one that does not
-// arrive is lost, and the launcher's own line says the same.
+// A thread sends the reports in order, once each. A report that does not arrive is lost;
+// the launcher prints the same facts itself.
 //
 // Thread safety: all methods from any thread.
 #pragma once
@@ -29,13 +29,13 @@ struct ExitReport {
   uint32_t rank = 0;
   std::string how = {};   // "signal 9 (Killed)"
   std::string then = {};  // "started again (1 of 3)"
-  std::string said = {};  // its last words, or nothing
+  std::string said = {};  // the process's last words; empty: none
 };
 
 struct StopReport {
   std::vector<uint32_t> ranks = {};
   std::string why = {};   // "SIGINT (Ctrl-C)"
-  std::string host = {};  // of the launcher
+  std::string host = {};  // the launcher's host
 };
 
 class ExitReports {
@@ -48,10 +48,10 @@ class ExitReports {
   };
 
   explicit ExitReports(Options options);
-  // Sends what is left, unless the coordinator does not answer.
+  // Sends the remaining reports, unless the coordinator does not answer.
   ~ExitReports();
 
-  // Dropped where too many wait.
+  // Queues a report. Drops it when too many wait.
   void Add(std::variant<ExitReport, StopReport> report) ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
@@ -64,7 +64,7 @@ class ExitReports {
   absl::Mutex mutex_;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   std::deque<Report> reports_ ABSL_GUARDED_BY(mutex_);
-  std::thread thread_;  // last: it uses all the others
+  std::thread thread_;  // last, since it uses all the others
 };
 
 }  // namespace syncline

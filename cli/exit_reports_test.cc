@@ -76,7 +76,7 @@ TEST(ExitReports, AreAllSentInTheirOrderBeforeItEnds) {
 TEST(ExitReports, NobodyWhoAnswersHoldsUpNobody) {
   ExitReports reports({.coordinator = "127.0.0.1:1", .job = "bert"});
   for (uint32_t rank = 0; rank < 1000; ++rank) reports.Add(ExitReport{.rank = rank});
-  // Its end would take minutes if it tried all of them.
+  // The destructor would take minutes if it tried to send them all.
 }
 
 }  // namespace

@@ -13,16 +13,15 @@ namespace syncline {
 void AddTlsFlags(CLI::App& command, TlsOptions* options) {
   command.add_option("--tls-cert", options->cert_file,
                      "Certificate of this process (PEM)");
-  command.add_option("--tls-key", options->key_file, "Its private key (PEM)");
+  command.add_option("--tls-key", options->key_file, "Private key of this process (PEM)");
   command.add_option("--tls-ca", options->ca_file,
                      "CA that signs the peers' certificates (PEM)");
   command.add_option("--identities", options->identities_file,
                      "File with the roles of certificates that name none: lines such as "
                      "'URI:spiffe://d/ns/ml/sa/x worker bert'");
-  command.add_flag(
-      "--insecure", options->insecure,
-      "Plain text on purpose: of `serve`, beyond loopback, and on it for every "
-      "user of the host");
+  command.add_flag("--insecure", options->insecure,
+                   "Allow plain text: of `serve`, also beyond loopback, and on loopback "
+                   "for every user of the host");
 }
 
 void AddOutputFlag(CLI::App& command, OutputFormat* format) {
@@ -41,13 +40,13 @@ absl::StatusOr<absl::Duration> ParseDurationFlag(const std::string& flag,
   double seconds = 0;
   const bool is_number = absl::SimpleAtod(text, &seconds) && std::isfinite(seconds);
   if (is_number) duration = absl::Seconds(seconds);
-  // Not finite: "inf" is a duration of absl, but nobody waits so long.
+  // absl parses "inf" as a duration, but the flag must be finite.
   if (!is_number &&
       (!absl::ParseDuration(text, &duration) || duration == absl::InfiniteDuration() ||
        duration == -absl::InfiniteDuration())) {
     return WithFailure(
         absl::InvalidArgumentError(absl::StrCat(
-            flag, " '", text, "' is no duration; write 10s, 500ms or 1m30s")),
+            flag, " '", text, "' is not a duration; write 10s, 500ms or 1m30s")),
         Failure::kUsage);
   }
   return duration;

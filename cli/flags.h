@@ -1,4 +1,4 @@
-// Flags that several subcommands share, and the values they have in common.
+// Flags that several subcommands share.
 #pragma once
 
 #include <string>
@@ -15,10 +15,10 @@ void AddTlsFlags(CLI::App& command, TlsOptions* options);
 
 enum class OutputFormat { kTable, kJson };
 
-// -o, --output table|json, and --json for the latter.
+// Adds -o, --output table|json, and --json as a short form.
 void AddOutputFlag(CLI::App& command, OutputFormat* format);
 
-// "10s", "500ms", "1m30s", or a plain number of seconds. InvalidArgument
+// Parses "10s", "500ms", "1m30s", or a plain number of seconds. InvalidArgument
 // (Failure::kUsage) names `flag`.
 absl::StatusOr<absl::Duration> ParseDurationFlag(const std::string& flag,
                                                  const std::string& text);

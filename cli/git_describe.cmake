@@ -1,5 +1,5 @@
-# Writes OUTPUT, a header that defines SYNCLINE_GIT_DESCRIBE, whenever its text changes. GIT_DESCRIBE gives the
-# text where there is no repository, as in a container build.
+# Writes OUTPUT, a header that defines SYNCLINE_GIT_DESCRIBE, if its text has changed. GIT_DESCRIBE gives the text
+# if there is no repository, as in a container build.
 cmake_minimum_required(VERSION 3.25)
 if(NOT GIT_DESCRIBE)
   execute_process(

@@ -9,7 +9,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-// One window that misses is no news yet (server/coordinator/goal_watch.h).
+// A single window that misses the goal does not count (server/coordinator/goal_watch.h).
 const char* StateOf(const Json& goal, double now) {
   if (goal.value("missed", false)) return "missed";
   const double limit = goal.value("limit", 0.0);
@@ -23,7 +23,7 @@ std::string Line(const Json& goal) {
       goal.value("at_least", false) ? ">=" : "<=", goal.value("limit", 0.0));
   const auto now = goal.find("now");
   if (now == goal.end() || !now->is_number()) {
-    return absl::StrCat(line, ": no figure yet\n");
+    return absl::StrCat(line, ": no value yet\n");
   }
   absl::StrAppendFormat(&line, ": %s, %.6g now; ", StateOf(goal, now->get<double>()),
                         now->get<double>());
@@ -35,7 +35,7 @@ std::string Line(const Json& goal) {
   }
   const double burn = goal.value("burn_rate_5m", 0.0);
   if (burn > 0)
-    absl::StrAppendFormat(&line, ", burns %.1f times as fast as it may", burn);
+    absl::StrAppendFormat(&line, ", burns at %.1f times the allowed rate", burn);
   const auto missed_in = goal.find("missed_in_seconds");
   if (missed_in != goal.end() && missed_in->is_number()) {
     absl::StrAppendFormat(&line, "; at this pace missed in %.0f min",
@@ -47,7 +47,7 @@ std::string Line(const Json& goal) {
 std::string AnswerLines(const Json& answers) {
   if (!answers.is_object()) return "";
   std::string lines = absl::StrCat("  answers ", Printable(answers.value("setting", "")));
-  // Of a job that is over nothing is watched.
+  // The state is empty when the job is over, because nothing is watched then.
   const std::string state = Printable(answers.value("state", ""));
   absl::StrAppend(&lines, state.empty() ? "" : ": ", state, "\n");
   const std::string last = Printable(answers.value("last", ""));
@@ -75,7 +75,7 @@ GoalsInShort ShortGoalLine(const Json& job) {
     goals.is_any_missed = goals.is_any_missed || goal.value("missed", false);
     const auto now = goal.find("now");
     if (now == goal.end() || !now->is_number()) {
-      goals.line += "no figure yet";
+      goals.line += "no value yet";
       continue;
     }
     const double left = goal.value("budget_left", 1.0);

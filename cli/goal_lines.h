@@ -1,4 +1,4 @@
-// How a job keeps to its goals, and what is done about that by itself, as `syncline status` says it
+// Formats how a job meets its goals, and the automatic answers, for `syncline status`
 // (docs/goals.md).
 //
 // Thread safety: pure function.
@@ -10,15 +10,15 @@
 
 namespace syncline {
 
-// A line for each goal of the job, an object of the status, and two for its answers; nothing
-// without any.
+// Returns a line for each goal of `job`, a job object of the status, and two lines for
+// its answers. Empty without goals.
 std::string GoalLines(const nlohmann::json& job);
 
-// The same in one line, for `syncline top`: "goals: step_p95_ms<=150 missed, 163 now, budget
-// spent". Empty without any.
+// Returns one line for `syncline top`: "goals: step_p95_ms<=150 missed, 163 now, budget
+// spent". Empty without goals.
 struct GoalsInShort {
   std::string line = {};
-  bool is_any_missed = false;  // of late
+  bool is_any_missed = false;  // recently
 };
 GoalsInShort ShortGoalLine(const nlohmann::json& job);
 

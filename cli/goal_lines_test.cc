@@ -23,7 +23,7 @@ TEST(GoalLines, SayHowFastABudgetBurnsAndWhenATrendMissesTheGoal) {
                        "missed": false, "budget_left": 0.5, "burn_rate_5m": 3.25,
                        "missed_in_seconds": 540}])"),
       "  goal samples_per_s >= 2000: met, 2100 now; 50 % of its error budget left, "
-      "burns 3.2 times as fast as it may; at this pace missed in 9 min\n");
+      "burns at 3.2 times the allowed rate; at this pace missed in 9 min\n");
 }
 
 TEST(GoalLines, SayThatTheLastWindowMissed) {
@@ -31,7 +31,7 @@ TEST(GoalLines, SayThatTheLastWindowMissed) {
       Lines(R"([{"goal": "step_p95_ms", "at_least": false, "limit": 15000, "now": 20420,
                        "missed": false, "budget_left": 0.5, "burn_rate_5m": 20}])"),
       "  goal step_p95_ms <= 15000: missed just now, 20420 now; 50 % of its error budget "
-      "left, burns 20.0 times as fast as it may\n");
+      "left, burns at 20.0 times the allowed rate\n");
 }
 
 TEST(GoalLines, SayThatABudgetIsSpent) {
@@ -39,7 +39,7 @@ TEST(GoalLines, SayThatABudgetIsSpent) {
       Lines(R"([{"goal": "participation", "at_least": true, "limit": 0.9, "now": 0.5,
                        "missed": true, "budget_left": 0, "burn_rate_5m": 100}])"),
       "  goal participation >= 0.9: missed, 0.5 now; its error budget of the hour is "
-      "spent, burns 100.0 times as fast as it may\n");
+      "spent, burns at 100.0 times the allowed rate\n");
 }
 
 TEST(GoalLines, SayNothingOfNoGoalAndLittleBeforeTheFirstFigure) {
@@ -47,7 +47,7 @@ TEST(GoalLines, SayNothingOfNoGoalAndLittleBeforeTheFirstFigure) {
   EXPECT_EQ(GoalLines(nlohmann::json::object()), "");
   EXPECT_EQ(Lines(R"([{"goal": "participation", "at_least": true, "limit": 0.9,
                        "now": null}])"),
-            "  goal participation >= 0.9: no figure yet\n");
+            "  goal participation >= 0.9: no value yet\n");
 }
 
 TEST(GoalLines, SayWhatMayBeDoneAndWhatWasDone) {
@@ -61,7 +61,7 @@ TEST(GoalLines, SayWhatMayBeDoneAndWhatWasDone) {
   EXPECT_EQ(GoalLines(given),
             "  answers exclude_straggler: x\n"
             "  the last one, 2 min ago: worker 1 (b:17) was slow\\x0a\n");
-  given["answers"]["state"] = "";  // its job is over
+  given["answers"]["state"] = "";  // as for a job that is over
   EXPECT_EQ(GoalLines(given),
             "  answers exclude_straggler\n"
             "  the last one, 2 min ago: worker 1 (b:17) was slow\\x0a\n");
@@ -76,10 +76,9 @@ TEST(GoalLines, InOneLineSayWhetherAnyIsMissed) {
        "missed": true, "budget_left": 0},
       {"goal": "participation", "at_least": true, "limit": 0.9, "now": null}]})");
   const GoalsInShort goals = ShortGoalLine(job);
-  EXPECT_EQ(
-      goals.line,
-      "goals: samples_per_s>=2000 met, 2140 now, budget 97 %; step_p95_ms<=150 missed, "
-      "163.2 now, budget spent; participation>=0.9 no figure yet");
+  EXPECT_EQ(goals.line,
+            "goals: samples_per_s>=2000 met, 2140 now, budget 97 %; step_p95_ms<=150 "
+            "missed, 163.2 now, budget spent; participation>=0.9 no value yet");
   EXPECT_TRUE(goals.is_any_missed);
   const GoalsInShort none = ShortGoalLine(nlohmann::json::object());
   EXPECT_EQ(none.line, "");

@@ -33,7 +33,7 @@ absl::StatusOr<std::string> StatusOfJob(const std::string& json, const std::stri
                                         const std::vector<std::string>& starting) {
   if (job.empty()) return json;
   Json status = Json::parse(json, nullptr, /*allow_exceptions=*/false);
-  if (!status.is_object()) return absl::InternalError("a status that is no JSON");
+  if (!status.is_object()) return absl::InternalError("a status that is not JSON");
   std::set<std::string> known;
   Json chosen = Json::array();
   for (const Json& one : status.value("jobs", Json::array())) {

@@ -20,7 +20,7 @@ constexpr absl::Duration kTimeout = absl::Seconds(2);
 constexpr absl::Duration kHurry = absl::Milliseconds(100);
 constexpr int kTries = 5;
 
-// "run1-step200: No space left": of which step.
+// Returns the step in an error such as "run1-step200: No space left".
 uint64_t StepOf(const std::string& error) {
   const auto name = CheckpointName::Parse(error.substr(0, error.find(':')));
   return name ? name->step : 0;
@@ -47,7 +47,7 @@ std::vector<std::string> JobNews::Take(const std::string& status) {
   for (const Json& job : jobs) {
     if (job.value("name", "") != options_.name || job.value("job", 0U) == skipped_)
       continue;
-    // Known by its end alone, from before the coordinator was started again.
+    // Only the end of this job is known: it ended before the coordinator restarted.
     if (job.contains("ended") && job.value("mode", "").empty()) continue;
     const Json saved = job.value("checkpoint", Json::object());
     const std::string name = Printable(options_.name);
@@ -63,7 +63,14 @@ std::vector<std::string> JobNews::Take(const std::string& status) {
     const uint64_t failed = saved.value("failed", uint64_t{0});
     if (failed > std::exchange(failed_, failed) && !error_.empty()) {
       lines.push_back(absl::StrCat("a checkpoint of job ", name,
-                                   " failed, earlier ones stay: ", error_));
+                                   " failed, earlier ones are kept: ", error_));
+    }
+    for (const Json& record : job.value("records", Json::array())) {
+      const std::string why = record.value("error", "");
+      const auto server = record.value("server", 0U);
+      if (why.empty() || !ended_journals_.insert(server).second) continue;
+      lines.push_back(absl::StrCat("the journal of job ", name, " on server ", server,
+                                   " has ended, the job goes on without it: ", why));
     }
     if (is_saving() && !std::exchange(was_saving_, true)) {
       lines.push_back(absl::StrCat("saving the last step of job ", name,
@@ -84,7 +91,7 @@ std::vector<std::string> JobNews::Take(const std::string& status) {
   return lines;
 }
 
-// Those whose end is awaited said goodbye.
+// The ranks that are waited for have left; members of other ranks are still training.
 bool JobNews::OnlyOthersTrain() const {
   return !members_.empty() && std::ranges::none_of(members_, [this](int rank) {
     return options_.ranks.contains(rank);
@@ -130,10 +137,90 @@ std::string JobNews::LastCheckpoint() const {
   return latest_.empty() ? "none of this run" : latest_;
 }
 
+std::optional<std::string> JobNews::Closing() const {
+  const uint64_t saved = std::max(StepOf(latest_), StepOf(began_with_));
+  if (failed_ == 0 || error_.empty() || saved >= step_) return std::nullopt;
+  const std::string last = latest_.empty() ? began_with_ : latest_;
+  return absl::StrCat("the last checkpoint of job ", Printable(options_.name), " is ",
+                      last.empty() ? "none" : absl::StrCat(last, ", of step ", saved),
+                      " of ", step_, ": ", failed_, " failed, the last one ", error_);
+}
+
+RunNews::RunNews(const JobNews::Options& job, std::string run_id)
+    : options_(job), run_id_(std::move(run_id)) {
+  jobs_.emplace(job.name, job);
+}
+
+void RunNews::Find(const std::string& status) {
+  if (run_id_.empty()) return;
+  const Json json = Json::parse(status, nullptr, /*allow_exceptions=*/false);
+  const Json jobs = json.is_object() ? json.value("jobs", Json::array()) : Json::array();
+  for (const Json& job : jobs) {
+    if (job.value("run_id", "") != run_id_) continue;
+    JobNews::Options options = options_;
+    options.name = job.value("name", "");
+    jobs_.try_emplace(options.name, options);
+  }
+}
+
+void RunNews::Skip(const std::string& status) {
+  Find(status);
+  for (auto& [name, job] : jobs_) job.Skip(status);
+}
+
+std::vector<std::string> RunNews::Take(const std::string& status) {
+  Find(status);
+  std::vector<std::string> lines;
+  for (auto& [name, job] : jobs_) {
+    for (std::string& line : job.Take(status)) lines.push_back(std::move(line));
+  }
+  return lines;
+}
+
+bool RunNews::is_known() const {
+  return std::ranges::any_of(jobs_,
+                             [](const auto& entry) { return entry.second.is_known(); });
+}
+
+std::optional<absl::Status> RunNews::End(absl::Duration since) const {
+  absl::Status first;
+  for (const auto& [name, job] : jobs_) {
+    const std::optional<absl::Status> end = job.End(since);
+    if (!end) return std::nullopt;
+    if (first.ok()) first = *end;
+  }
+  return first;
+}
+
+absl::Status RunNews::Unknown(const absl::Status& why) const {
+  absl::Status first;
+  for (const auto& [name, job] : jobs_) {
+    if (first.ok()) first = job.Unknown(why);
+  }
+  return first;
+}
+
+std::string RunNews::LastCheckpoint() const {
+  const JobNews& named = jobs_.at(options_.name);
+  if (named.is_known()) return named.LastCheckpoint();
+  for (const auto& [name, job] : jobs_) {
+    if (job.is_known()) return job.LastCheckpoint();
+  }
+  return named.LastCheckpoint();
+}
+
+std::vector<std::string> RunNews::Closing() const {
+  std::vector<std::string> lines;
+  for (const auto& [name, job] : jobs_) {
+    if (auto line = job.Closing()) lines.push_back(*std::move(line));
+  }
+  return lines;
+}
+
 JobWatch::JobWatch(const Options& options, std::function<void(const std::string&)> say)
     : options_(options),
       say_(std::move(say)),
-      news_(options.job),
+      news_(options.job, options.run_id),
       thread_([this] { Run(); }) {}
 
 JobWatch::~JobWatch() {
@@ -159,6 +246,11 @@ std::optional<absl::Status> JobWatch::End() const {
 std::string JobWatch::LastCheckpoint() const {
   absl::MutexLock lock(&mutex_);
   return last_checkpoint_;
+}
+
+std::vector<std::string> JobWatch::Closing() const {
+  absl::MutexLock lock(&mutex_);
+  return closing_;
 }
 
 void JobWatch::Run() {
@@ -189,6 +281,7 @@ void JobWatch::Ask(bool hurries) {
     for (const std::string& line : news_.Take(*status)) say_(line);
     absl::MutexLock lock(&mutex_);
     last_checkpoint_ = news_.LastCheckpoint();
+    closing_ = news_.Closing();
   }
   if (!hurries) return;
   if (!hurried_at_) hurried_at_ = clock_.Now();
@@ -197,7 +290,7 @@ void JobWatch::Ask(bool hurries) {
     unanswered_ = 0;
     end = news_.End(clock_.Now() - *hurried_at_);
   } else if (!news_.is_known() || ++unanswered_ >= kTries) {
-    // It may be too busy for one answer.
+    // One missing answer is tolerated: the coordinator may be too busy.
     end = news_.Unknown(status.status());
   }
   absl::MutexLock lock(&mutex_);

@@ -18,7 +18,7 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
-// Of job "bert", beside another one.
+// Returns a status with job "bert" and another job.
 std::string Status(const std::string& phase, uint64_t step, const std::string& saved) {
   return absl::StrCat(R"({"jobs":[{"name":"other","phase":"failed","step":9},)",
                       R"({"name":"bert","phase":")", phase, R"(","step":)", step,
@@ -29,7 +29,7 @@ absl::Status EndOf(const JobNews& news) {
   return news.End(absl::ZeroDuration()).value_or(absl::CancelledError("not at its end"));
 }
 
-// What a launcher of ranks 0 and 1 waits for.
+// Returns the news for a launcher of ranks 0 and 1.
 JobNews NewsOfTwo() {
   return JobNews({.name = "bert", .ranks = {0, 1}, .goodbyes_within = absl::Seconds(10)});
 }
@@ -54,11 +54,62 @@ TEST(JobNews, SaysOnceWithWhatAJobBeganAndWhatFailed) {
   EXPECT_THAT(news.Take(Status("running", 501, began)), IsEmpty());
   const std::string failed = began + R"(,"failed":1,"error":"run2-step600: disk full")";
   EXPECT_THAT(news.Take(Status("running", 600, failed)),
-              ElementsAre("a checkpoint of job bert failed, earlier ones stay: "
+              ElementsAre("a checkpoint of job bert failed, earlier ones are kept: "
                           "run2-step600: disk full"));
   EXPECT_THAT(news.Take(Status("running", 601, failed)), IsEmpty());
   news.Take(Status("over", 700, failed));
   EXPECT_TRUE(EndOf(news).ok()) << "that was not its last step";
+}
+
+TEST(JobNews, SaysAtTheEndHowManyCheckpointsFailed) {
+  JobNews news({.name = "bert"});
+  news.Take(Status("running", 12, R"("latest":"run1-step10")"));
+  EXPECT_EQ(news.Closing(), std::nullopt);
+  const std::string failed =
+      R"("latest":"run1-step10","failed":2,"error":"run1-step20: disk full")";
+  news.Take(Status("over", 20, failed));
+  EXPECT_EQ(news.Closing(),
+            "the last checkpoint of job bert is run1-step10, of step 10 of "
+            "20: 2 failed, the last one run1-step20: disk full");
+  news.Take(Status("over", 20, R"("latest":"run1-step20","failed":2,"error":"x")"));
+  EXPECT_EQ(news.Closing(), std::nullopt) << "its last step is saved";
+}
+
+TEST(JobNews, SaysOnceThatAJournalHasEnded) {
+  const auto status = [](const std::string& why) {
+    return absl::StrCat(
+        R"({"jobs":[{"name":"bert","phase":"running","step":9,"records":[)",
+        R"({"server":0,"error":""},{"server":3,"error":")", why, R"("}]}]})");
+  };
+  JobNews news({.name = "bert"});
+  EXPECT_THAT(news.Take(status("")), IsEmpty());
+  EXPECT_THAT(
+      news.Take(status("disk full")),
+      ElementsAre("the journal of job bert on server 3 has ended, the job goes on "
+                  "without it: disk full"));
+  EXPECT_THAT(news.Take(status("disk full")), IsEmpty());
+}
+
+// The launcher does not know the job name that the program chose.
+TEST(RunNews, AreOfAllJobsOfTheRun) {
+  const auto status = [](const std::string& run, uint64_t failed) {
+    return absl::StrCat(R"({"jobs":[{"name":"A","phase":"over","step":60,"run_id":")",
+                        run, R"(","checkpoint":{"latest":"run1-step10","failed":)",
+                        failed, R"(,"error":"run1-step60: disk full"}}]})");
+  };
+  RunNews news({.name = "default"}, "mine");
+  EXPECT_THAT(news.Take(status("other", 1)), IsEmpty());
+  EXPECT_FALSE(news.is_known());
+  EXPECT_THAT(
+      news.Take(status("mine", 1)),
+      ElementsAre("a checkpoint of job A failed, earlier ones are kept: run1-step60: "
+                  "disk full"));
+  EXPECT_TRUE(news.is_known());
+  EXPECT_EQ(news.LastCheckpoint(), "run1-step10");
+  EXPECT_THAT(news.Closing(), ElementsAre(HasSubstr("of step 10 of 60: 1 failed")));
+  const auto end = news.End(absl::ZeroDuration());
+  ASSERT_TRUE(end.has_value());
+  EXPECT_EQ(FailureOf(*end), Failure::kStateUnusable);
 }
 
 TEST(JobNews, SaysNothingOfAnotherRunThatIsAtItsEnd) {
@@ -85,7 +136,7 @@ TEST(JobNews, SaysThatTheLastStepIsSaved) {
   EXPECT_TRUE(EndOf(news).ok());
 }
 
-// Its checkpoint is not known any more, and is no loss.
+// The coordinator does not know its checkpoint any more, but nothing was lost.
 TEST(JobNews, AJobThatIsKnownByItsEndAloneSaysNothing) {
   JobNews news({.name = "bert"});
   news.Take(Status("saving", 20, R"("latest":"run1-step10")"));
@@ -112,7 +163,7 @@ TEST(JobNews, AnEndWithoutTheLastStepIsAFailureWithAnExitCode) {
             Failure::kStateUnusable);
 }
 
-// Workers are gone before the coordinator has taken their goodbyes.
+// Workers have gone before the coordinator has processed their goodbyes.
 TEST(JobNews, AJobIsNotAtItsEndBeforeTheGoodbyesAreTakenAndItIsSaved) {
   JobNews news = NewsOfTwo();
   const absl::Duration at_once = absl::Milliseconds(100);
@@ -156,7 +207,7 @@ TEST(JobNews, GoodbyesThatDoNotComeAreAFailureWhereTheJobMayBeSaved) {
   EXPECT_EQ(FailureOf(*scheduled.End(absl::Seconds(10))), Failure::kStateUnusable);
 }
 
-// Servers were late with an earlier one, and are not asked for the last.
+// Servers were late with an earlier checkpoint, and were not asked for the last one.
 TEST(JobNews, AnErrorOfAnEarlierCheckpointDoesNotHideThatTheLastIsMissing) {
   JobNews news({.name = "bert"});
   news.Take(Status("saving", 1000, ""));

@@ -9,36 +9,25 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
-TEST(Latecomers, WaitForThoseWhoBeganBeforeThem) {
+TEST(Latecomers, WaitUntilANewRunBegins) {
   Latecomers latecomers;
-  for (const int rank : {0, 1, 1}) latecomers.NoteStart(rank);
-  EXPECT_FALSE(latecomers.BeginsAnew(1, {0}));
+  latecomers.Wait(2);
+  latecomers.Wait(1);
+  EXPECT_EQ(latecomers.waiting(), 2);
   EXPECT_TRUE(latecomers.Rejoins(1));
+  EXPECT_THAT(latecomers.BeginAnew(), ElementsAre(1, 2));
+  EXPECT_EQ(latecomers.waiting(), 0);
+  EXPECT_FALSE(latecomers.Rejoins(1));
+  EXPECT_TRUE(latecomers.Rejoins(0)) << "it never came too late";
+  EXPECT_THAT(latecomers.BeginAnew(), IsEmpty());
 }
 
-TEST(Latecomers, BeginAnewWithOneThatWasStartedAfterThem) {
+TEST(Latecomers, RejoinTheRunThatTheyBeganAnewWhenTheyFail) {
   Latecomers latecomers;
-  for (const int rank : {0, 1, 1, 0}) latecomers.NoteStart(rank);
-  EXPECT_TRUE(latecomers.BeginsAnew(1, {0}));
-  EXPECT_FALSE(latecomers.Rejoins(1));
-  EXPECT_TRUE(latecomers.Rejoins(0));
+  latecomers.Wait(1);
+  latecomers.BeginAnew();
   latecomers.NoteRestart(1);
-  EXPECT_TRUE(latecomers.Rejoins(1)) << "the run that it began anew";
-}
-
-TEST(Latecomers, DoNotCountOneThatHasEnded) {
-  Latecomers latecomers;
-  for (const int rank : {0, 1, 1, 0}) latecomers.NoteStart(rank);
-  EXPECT_FALSE(latecomers.BeginsAnew(1, {}));
-}
-
-TEST(Latecomers, AreTakenAlongByOneThatIsStartedAgain) {
-  Latecomers latecomers;
-  for (const int rank : {0, 1, 2, 1, 2}) latecomers.NoteStart(rank);
-  for (const int rank : {1, 2}) EXPECT_FALSE(latecomers.BeginsAnew(rank, {0}));
-  EXPECT_THAT(latecomers.TakeWaiting(), ElementsAre(1, 2));
-  EXPECT_FALSE(latecomers.Rejoins(1));
-  EXPECT_THAT(latecomers.TakeWaiting(), IsEmpty());
+  EXPECT_TRUE(latecomers.Rejoins(1));
 }
 
 }  // namespace

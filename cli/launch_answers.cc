@@ -13,21 +13,20 @@ absl::Status Refused(absl::string_view why) {
                      Failure::kUsage);
 }
 
-// What would end with a worker that is excluded.
+// Fails if the answer exclude_straggler would end the run or its services.
 absl::Status CheckGoesOn(const RunOptions& options, const LaunchPlan& plan) {
   if (plan.min_workers >= plan.world_size) {
     return Refused(
         " exclude_straggler takes a worker out of the job, and it is not started again; "
-        "say with --min-workers how many are to stay");
+        "give the number of workers that must stay with --min-workers");
   }
   if (IsOneNode(options.nnodes) || (plan.servers == 0 && !plan.starts_coordinator)) {
     return absl::OkStatus();
   }
   return Refused(
-      " exclude_straggler: what this launcher serves to workers on other nodes ends with "
-      "the last worker here, should that be excluded; start coordinator and servers "
-      "apart "
-      "(syncline serve), and say --coordinator and --servers 0");
+      " exclude_straggler: if the last worker here is excluded, this launcher ends, and "
+      "so do the coordinator and servers that workers on other nodes need; start those "
+      "with syncline serve, and give --coordinator and --servers 0");
 }
 
 }  // namespace
@@ -46,8 +45,8 @@ absl::StatusOr<std::string> AnswersFor(const RunOptions& options,
   if (options.local_aggregation) {
     if (answers->min_workers > 0) return said;
     return Refused(
-        " exclude_straggler with --local-aggregation needs min_workers=N, the hosts that "
-        "have to stay: there a worker is a host");
+        " exclude_straggler with --local-aggregation needs min_workers=N, the number of "
+        "hosts that must stay: there a host counts as one worker");
   }
   const auto least = static_cast<uint32_t>(plan.min_workers);
   if (answers->min_workers >= least) return said;

@@ -1,4 +1,4 @@
-// `syncline run --answers` (docs/goals.md), with what the launcher knows besides.
+// Completes `syncline run --answers` (docs/goals.md) with what the launcher knows.
 //
 // Thread safety: pure function.
 #pragma once
@@ -10,10 +10,10 @@
 
 namespace syncline {
 
-// The value for the workers: with the launcher's --min-workers, where it says nothing of how
-// many have to stay. InvalidArgument (Failure::kUsage) when it is wrong, or the run, or what
-// other nodes need of this one, would end with a worker that is excluded. REQUIRES: `plan`
-// has its sizes and its services.
+// Returns the value for the workers. Adds the launcher's --min-workers if the flag does
+// not say how many workers must stay. Fails with InvalidArgument (Failure::kUsage) when
+// the value is wrong, or when excluding a worker would end the run or a service that
+// other nodes need. REQUIRES: the sizes and services of `plan` are set.
 absl::StatusOr<std::string> AnswersFor(const RunOptions& options, const LaunchPlan& plan);
 
 }  // namespace syncline

@@ -18,13 +18,14 @@
 #include "comm/base/status.h"
 #include "comm/base/sync_mode.h"
 #include "comm/base/timeouts.h"
+#include "comm/job/durability.h"
 #include "comm/job/job_settings.h"
 #include "server/journal/journal.h"
 
 namespace syncline {
 namespace {
 
-// torchrun's Std: a set of output streams.
+// The streams of a set, as bits. torchrun's Std has the same values.
 constexpr int kStdout = 1;
 constexpr int kStderr = 2;
 constexpr int kBoth = kStdout | kStderr;
@@ -33,7 +34,7 @@ absl::Status Usage(const std::string& message) {
   return WithFailure(absl::InvalidArgumentError(message), Failure::kUsage);
 }
 
-// "3" for every rank, or "0:1,2:3" for some.
+// A set of streams for each rank: "3" for all ranks, or "0:1,2:3" for some.
 class StreamsOfRank {
  public:
   static absl::StatusOr<StreamsOfRank> Parse(const std::string& flag,
@@ -70,10 +71,11 @@ class StreamsOfRank {
   std::map<int, int> streams_;
 };
 
-// Local ranks whose output is shown, "0,2"; where there is no list, all as they are.
+// The local ranks whose output is shown, such as "0,2". Without a list, the output of
+// every rank goes where it was planned.
 class RanksFilter {
  public:
-  // `of_logged`: what becomes of output of theirs that would go to a log only.
+  // `of_logged`: where output of listed ranks goes if it was planned for the log only.
   static absl::StatusOr<RanksFilter> Parse(const std::string& text, int workers,
                                            Output of_logged) {
     RanksFilter filter;
@@ -82,8 +84,9 @@ class RanksFilter {
     for (const absl::string_view part : absl::StrSplit(text, ',')) {
       int rank = 0;
       if (!absl::SimpleAtoi(part, &rank) || rank < 0) {
-        return Usage(absl::StrCat("--local-ranks-filter '", Printable(text),
-                                  "' is no list of workers of this host; write 0,1,2"));
+        return Usage(
+            absl::StrCat("--local-ranks-filter '", Printable(text),
+                         "' is not a list of workers of this host; write 0,1,2"));
       }
       if (rank >= workers) {
         return Usage(absl::StrCat("--local-ranks-filter ", Printable(text),
@@ -111,7 +114,7 @@ struct Nodes {
   int most = 1;
 };
 
-// "4" or "MIN:MAX", of which the launcher plans for MAX.
+// Parses "4" or "MIN:MAX". The launcher plans for MAX.
 absl::StatusOr<Nodes> ParseNodes(const std::string& text) {
   const std::vector<std::string> parts = absl::StrSplit(text, ':');
   Nodes nodes;
@@ -119,8 +122,8 @@ absl::StatusOr<Nodes> ParseNodes(const std::string& text) {
                            absl::SimpleAtoi(parts.back(), &nodes.most) &&
                            absl::SimpleAtoi(parts.front(), &nodes.least);
   if (!are_numbers || nodes.least < 1 || nodes.most < nodes.least) {
-    return Usage(
-        absl::StrCat("--nnodes '", text, "' is no number of hosts; write N or MIN:MAX"));
+    return Usage(absl::StrCat("--nnodes '", text,
+                              "' is not a number of hosts; write N or MIN:MAX"));
   }
   return nodes;
 }
@@ -143,7 +146,7 @@ absl::StatusOr<int> ParseLocalSize(const std::string& text, const Machine& machi
 struct Sizes {
   int world = 1;
   int local = 1;
-  int least = 1;  // of the whole job, on as many hosts as it cannot do without
+  int least = 1;  // minimum for the whole job, on as few hosts as --nnodes allows
 };
 
 absl::StatusOr<Sizes> WorkOutSizes(const RunOptions& options, const Machine& machine) {
@@ -173,9 +176,8 @@ absl::StatusOr<Sizes> WorkOutSizes(const RunOptions& options, const Machine& mac
   }
   if (nodes > 1 && options.coordinator.empty()) {
     return Usage(
-        "several nodes need a coordinator that all reach: start 'syncline serve' and "
-        "give "
-        "its address as --coordinator on each node");
+        "several nodes need a coordinator that all can reach: start 'syncline serve' and "
+        "give its address as --coordinator on each node");
   }
   return sizes;
 }
@@ -188,7 +190,7 @@ absl::Status CheckMode(const RunOptions& options, const Sizes& sizes) {
   if (!parsed.ok()) {
     return Usage(absl::StrCat(flag, std::string(parsed.status().message())));
   }
-  // As workers would, each of them, once all is started.
+  // Each worker would fail in the same way, but only after everything was started.
   const bool makes_hosts = options.local_aggregation && sizes.local > 1;
   const absl::Status fits =
       makes_hosts ? CheckLocalAggregation(*named) : absl::OkStatus();
@@ -208,16 +210,16 @@ absl::Status CheckSettings(const RunOptions& options) {
   for (const JobSetting& setting : kJobSettings) {
     const std::string name(setting.name);
     const std::string value = options.Setting(setting.name);
-    // A shell's variable that is not set must not take them away.
+    // A shell variable that is unset must not remove these settings.
     const bool may_be_none = setting.canonical != nullptr;
     if (may_be_none && options.given_empty.contains(name)) {
       return Usage(absl::StrCat(FlagOf(setting), " is empty; write none for no ", name));
     }
-    // Answers may lack what --min-workers says: AnswersFor.
+    // AnswersFor checks the answers, together with --min-workers.
     if (value.empty() || name == "answers") continue;
     const absl::Status fits = SetJobSetting(setting, value, settings);
     if (fits.ok()) continue;
-    absl::string_view why = fits.message();  // which may begin with the setting's name
+    absl::string_view why = fits.message();  // it may begin with the setting's name
     absl::ConsumePrefix(&why, absl::StrCat(std::string(setting.name), ": "));
     return Usage(absl::StrCat(FlagOf(setting), ": ", why));
   }
@@ -232,8 +234,8 @@ absl::Status CheckCheckpoints(const RunOptions& options) {
   if (options.coordinator.empty() && options.checkpoint_dir.empty() &&
       (saves || resumes)) {
     return Usage(
-        "checkpoints need a place: say where with --checkpoint-dir, a directory that "
-        "stays, or s3://BUCKET/PREFIX");
+        "checkpoints need a place: give --checkpoint-dir, a directory that outlives the "
+        "run, or s3://BUCKET/PREFIX");
   }
   if (!options.coordinator.empty() && !options.checkpoint_dir.empty() &&
       options.servers <= 0) {
@@ -245,16 +247,17 @@ absl::Status CheckCheckpoints(const RunOptions& options) {
 }
 
 absl::Status CheckDurability(const RunOptions& options) {
-  const std::string durability = options.Setting("durability");
-  const bool is_journaled = durability == "disk" || durability == "disk+peer";
-  const bool has_backups = durability == "peer" || durability == "disk+peer";
-  if (is_journaled && options.coordinator.empty() && options.journal_dir.empty()) {
+  const Durability durability =
+      ParseDurability(options.Setting("durability")).value_or(Durability::kNone);
+  if (HasJournals(durability) && options.coordinator.empty() &&
+      options.journal_dir.empty()) {
     return Usage(
-        "a journal needs a place: say where with --journal-dir, a directory that stays");
+        "a journal needs a place: give --journal-dir, a directory that outlives the run");
   }
-  if (has_backups && options.coordinator.empty() && options.servers < 2 &&
+  if (HasBackups(durability) && options.coordinator.empty() && options.servers < 2 &&
       options.servers != 0) {
-    return Usage(absl::StrCat("with --durability ", durability,
+    return Usage(absl::StrCat("with --durability ",
+                              std::string(DurabilityName(durability)),
                               " servers hold each other's backups: start two or more "
                               "(--servers 2)"));
   }
@@ -266,7 +269,7 @@ absl::Status CheckDurability(const RunOptions& options) {
   }
   if (!options.journal_snapshot_factor) return absl::OkStatus();
   if (options.journal_dir.empty()) {
-    return Usage("--journal-snapshot-factor is of the journals in --journal-dir");
+    return Usage("--journal-snapshot-factor needs --journal-dir");
   }
   const absl::Status factor = CheckSnapshotFactor(*options.journal_snapshot_factor);
   return factor.ok() ? factor
@@ -289,12 +292,12 @@ absl::Status CheckDataPlane(const RunOptions& options) {
   if (!options.coordinator.empty() && options.servers <= 0) {
     return Usage(
         "--data-plane is for servers that are started here; those elsewhere have their "
-        "own (syncline serve --data-plane), and workers do as servers say");
+        "own (syncline serve --data-plane), and workers follow their servers");
   }
   return absl::OkStatus();
 }
 
-// What a run without any server cannot have.
+// Refuses flags that need a server.
 absl::Status CheckWithoutServers(const RunOptions& options) {
   if (!options.coordinator.empty() || options.servers != 0) return absl::OkStatus();
   std::vector<std::pair<std::string, bool>> given = {
@@ -306,7 +309,7 @@ absl::Status CheckWithoutServers(const RunOptions& options) {
       {"--data-plane", !options.data_plane.empty()},
       {"--engine-threads", options.engine_threads > 0}};
   for (const JobSetting& setting : kJobSettings) {
-    // Who asks for what is so anyway asks for nothing.
+    // A value that equals the default asks for nothing.
     const std::string value = options.Setting(setting.name);
     given.emplace_back(FlagOf(setting),
                        !value.empty() && value != GetJobSetting(setting, {}));
@@ -315,7 +318,7 @@ absl::Status CheckWithoutServers(const RunOptions& options) {
     if (!is_given) continue;
     return Usage(absl::StrCat(
         "--servers 0 is for programs that use collectives alone, and ", flag,
-        " is of servers: drop ", flag, ", or start a server with --servers 1"));
+        " is for servers: drop ", flag, ", or start a server with --servers 1"));
   }
   return absl::OkStatus();
 }
@@ -349,8 +352,8 @@ absl::Status CheckTheRest(const RunOptions& options) {
   if (!named.ok()) return Usage(std::string(named.message()));
   if (options.tls.HasTls() && options.coordinator.empty()) {
     return Usage(
-        "all that `syncline run` starts is on this host and needs no certificate; drop "
-        "--tls-* (SYNCLINE_TLS_*), or say with --coordinator who wants them");
+        "everything that `syncline run` starts is on this host and needs no certificate; "
+        "drop --tls-* (SYNCLINE_TLS_*), or give the --coordinator that needs them");
   }
   if (options.tls.HasTls() && options.servers > 0) {
     return Usage(
@@ -375,7 +378,7 @@ std::vector<std::pair<std::string, std::string>> WorkerEnvironment(
       {"GROUP_RANK", absl::StrCat(options.node_rank)},
       {"WORLD_SIZE", absl::StrCat(sizes.world)},
       {"LOCAL_WORLD_SIZE", absl::StrCat(sizes.local)},
-      // As torchrun has them: torch.distributed and trainers look for these.
+      // torch.distributed and trainers read these, as torchrun sets them.
       {"ROLE_NAME", options.role},
       {"ROLE_RANK", absl::StrCat(rank)},
       {"ROLE_WORLD_SIZE", absl::StrCat(sizes.world)},
@@ -386,10 +389,15 @@ std::vector<std::pair<std::string, std::string>> WorkerEnvironment(
       {"SYNCLINE_WORKERS", absl::StrCat(sizes.world)},
   };
   const std::string aggregation = options.local_aggregation ? "1" : "";
+  // Lets programs know whether the run has servers.
+  const std::string servers = options.servers >= 0
+                                  ? absl::StrCat(options.servers)
+                                  : (options.coordinator.empty() ? "1" : "elsewhere");
   const std::pair<const char*, const std::string&> optional[] = {
       {"SYNCLINE_MODE", options.mode},
       {"SYNCLINE_LOCAL_AGGREGATION", aggregation},
       {"SYNCLINE_RUN_ID", options.run_id},
+      {"SYNCLINE_RUN_SERVERS", servers},
       {"SYNCLINE_GROUP_ADDRESS", options.local_addr},
       {"SYNCLINE_TLS_CERT", options.tls.cert_file},
       {"SYNCLINE_TLS_KEY", options.tls.key_file},
@@ -444,7 +452,7 @@ absl::StatusOr<LaunchPlan> MakeLaunchPlan(const RunOptions& options,
       options.servers >= 0 ? options.servers : (plan.starts_coordinator ? 1 : 0);
   RunOptions told = options;
   SYNCLINE_ASSIGN_OR_RETURN(told.settings["answers"], AnswersFor(options, plan));
-  // Each would otherwise take the same memory for its own.
+  // Servers share the memory; otherwise each would claim all of it.
   if (plan.servers > 0) {
     plan.server_memory_bytes =
         machine.memory_for_jobs / static_cast<uint64_t>(plan.servers);
@@ -470,7 +478,7 @@ absl::StatusOr<LaunchPlan> MakeLaunchPlan(const RunOptions& options,
     worker.out = shown.Of(local, OutputOf(kStdout, log, show));
     worker.err = shown.Of(local, OutputOf(kStderr, log, show));
     worker.env = WorkerEnvironment(told, sizes, local);
-    // With its unit, whichever way the user wrote it.
+    // Passed on with a unit, which the user may have omitted.
     worker.env.emplace_back("SYNCLINE_FAILURE_TIMEOUT",
                             absl::FormatDuration(plan.failure_timeout));
     if (!options.patience.empty()) {

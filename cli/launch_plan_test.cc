@@ -30,7 +30,7 @@ TEST(LaunchPlan, StartsOneWorkerOneServerAndACoordinatorByDefault) {
   EXPECT_TRUE(plan->starts_coordinator);
 }
 
-// One certificate has one role; what a launcher starts itself is on loopback.
+// One certificate has one role, and services that the launcher starts are on loopback.
 TEST(LaunchPlan, TakesCertificatesForItsWorkersOnly) {
   const auto refusal = [](const RunOptions& options) {
     const auto plan = MakeLaunchPlan(options, {});
@@ -94,7 +94,7 @@ TEST(LaunchPlan, TellsWorkersTheirModeAndWhatIsWrongWithIt) {
       {"bsp:quorum=16384", "the quorum is 16384, allowed are 1 to"},
       {"ssp:99", "must be a whole number in [0, 64]"},
       {"ssp:staleness", "write staleness=NUMBER"},
-      {"asp:age_power=x", "'x' is no number"},
+      {"asp:age_power=x", "'x' is not a number"},
       {"ssp:x",
        "--mode 'ssp:x': mode 'ssp': staleness is 'x', but must be a whole "
        "number in [0, 64]; such as ssp:3"},
@@ -129,7 +129,7 @@ TEST(LaunchPlan, TellsWorkersWhenTheyAreSavedAndWhatTheyBeginWith) {
   EXPECT_FALSE(MakeLaunchPlan(options, {}).ok());
 }
 
-// Whatever settings there are.
+// Covers all settings that exist.
 TEST(LaunchPlan, HandsOnWhatFlagsSayOfTheJobsSettings) {
   RunOptions options = Program();
   options.coordinator = "10.0.0.1:7070";
@@ -199,7 +199,7 @@ TEST(LaunchPlan, BackupsNeedTwoServers) {
   }
   options.servers = 2;
   EXPECT_TRUE(MakeLaunchPlan(options, {}).ok());
-  options.servers = 0;  // they are elsewhere
+  options.servers = 0;  // because they run elsewhere
   options.coordinator = "10.0.0.1:7070";
   EXPECT_TRUE(MakeLaunchPlan(options, {}).ok());
 }
@@ -226,12 +226,12 @@ TEST(LaunchPlan, ARunWithoutServersIsForCollectives) {
   const absl::Status refused = MakeLaunchPlan(options, {}).status();
   EXPECT_EQ(FailureOf(refused), Failure::kUsage);
   EXPECT_THAT(std::string(refused.message()),
-              testing::AllOf(HasSubstr("--checkpoint-dir is of servers"),
+              testing::AllOf(HasSubstr("--checkpoint-dir is for servers"),
                              HasSubstr("--servers 1")));
   options.checkpoint_dir.clear();
   options.settings["durability"] = "peer";
   EXPECT_THAT(std::string(MakeLaunchPlan(options, {}).status().message()),
-              HasSubstr("--durability is of servers"));
+              HasSubstr("--durability is for servers"));
 }
 
 TEST(LaunchPlan, ServersOfOneHostShareItsMemory) {
@@ -267,6 +267,21 @@ TEST(LaunchPlan, NumbersRanksAcrossNodes) {
   EXPECT_EQ(env.at("SYNCLINE_RUN_ID"), "0123");
   EXPECT_EQ(env.count("SYNCLINE_TLS_CERT"), 0u);
   EXPECT_EQ(env.at("SYNCLINE_FAILURE_TIMEOUT"), "1m30s");
+}
+
+TEST(LaunchPlan, TellsWorkersOfTheServersOfTheirRun) {
+  const auto told = [](int servers, const std::string& coordinator) {
+    RunOptions options = Program();
+    options.servers = servers;
+    options.coordinator = coordinator;
+    const auto plan = MakeLaunchPlan(options, {});
+    return EnvironmentOf(plan.value().workers[0]).at("SYNCLINE_RUN_SERVERS");
+  };
+  EXPECT_EQ(told(-1, ""), "1");
+  EXPECT_EQ(told(3, ""), "3");
+  EXPECT_EQ(told(0, ""), "0");
+  EXPECT_EQ(told(-1, "10.0.0.1:7070"), "elsewhere");
+  EXPECT_EQ(told(0, "10.0.0.1:7070"), "0");
 }
 
 TEST(LaunchPlan, GoesOnWhileTheWorkersOfTheFewestHostsAreLeft) {
@@ -310,14 +325,15 @@ TEST(LaunchPlan, TellsHowManyWorkersHaveToStayWhenOneIsExcluded) {
   options.nproc_per_node = "2";
   options.coordinator = "10.0.0.1:7070";
   options.servers = 1;
-  EXPECT_THAT(refusal(), HasSubstr("ends with the last worker here"));
+  EXPECT_THAT(refusal(),
+              HasSubstr("if the last worker here is excluded, this launcher ends"));
   options.servers = 0;
   EXPECT_EQ(answers(), "exclude_straggler,min_workers=3");
   options.nnodes = "1";
   options.nproc_per_node = "";
   options.min_workers = 0;
   options.max_restarts = 3;
-  EXPECT_THAT(refusal(), HasSubstr("say with --min-workers"));
+  EXPECT_THAT(refusal(), HasSubstr("must stay with --min-workers"));
   options.max_restarts = 0;
   options.settings["answers"] = "staleness<=8";
   EXPECT_EQ(answers(), "staleness<=8") << "nobody is taken out";
@@ -449,19 +465,19 @@ TEST(LaunchPlan, RefusesFlagsThatContradictEachOther) {
         "with --local-aggregation: mode is ");
   }
   refused([](RunOptions& o) { o.servers = 0, o.local_aggregation = true; },
-          "--local-aggregation is of servers");
+          "--local-aggregation is for servers");
   refused([](RunOptions& o) { o.min_workers = 2; }, "--min-workers");
   refused([](RunOptions& o) { o.given_empty = {"goals"}; },
           "--goals is empty; write none for no goals");
   refused([](RunOptions& o) { o.workers = 2, o.settings["answers"] = "codec"; },
-          "--answers: 'codec' is no answer");
+          "--answers: 'codec' is not an answer");
   refused(
       [](RunOptions& o) { o.workers = 2, o.settings["answers"] = "exclude_straggler"; },
-      "say with --min-workers how many are to stay");
+      "give the number of workers that must stay with --min-workers");
   refused([](RunOptions& o) { o.engine_threads = 65; }, "--engine-threads");
   refused([](RunOptions& o) { o.failure_timeout = "soon"; }, "--failure-timeout");
   refused([](RunOptions& o) { o.failure_timeout = "1ms"; }, "failure timeout");
-  refused([](RunOptions& o) { o.failure_timeout = "nan"; }, "'nan' is no duration");
+  refused([](RunOptions& o) { o.failure_timeout = "nan"; }, "'nan' is not a duration");
   refused([](RunOptions& o) { o.data_plane = "ucx"; }, "auto, tls or plain, not 'ucx'");
   refused([](RunOptions& o) { o.data_plane = "rdma"; }, "serve --data-plane rdma");
   refused([](RunOptions& o) { o.data_plane = "tls", o.coordinator = "a:1"; },

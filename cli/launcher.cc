@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <csignal>
 #include <cstdlib>
-#include <cstring>
 #include <filesystem>
 #include <iostream>
 #include <utility>
@@ -15,6 +14,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "cli/process_end.h"
+#include "cli/scratch_folder.h"
 #include "cli/worker_error.h"
 #include "comm/base/exit_codes.h"
 #include "comm/base/failure.h"
@@ -27,10 +27,10 @@
 namespace syncline {
 namespace {
 
-// As long as the coordinator waits for servers that write.
+// The coordinator waits equally long for servers that write the last checkpoint.
 constexpr absl::Duration kLastCheckpointTimeout = absl::Minutes(30);
 constexpr absl::Duration kLookForEndEvery = absl::Milliseconds(50);
-// Together below two seconds: that long may Ctrl-C take.
+// Both graces together are below two seconds, the limit for Ctrl-C.
 constexpr absl::Duration kWorkerGrace = absl::Milliseconds(1000);
 constexpr absl::Duration kServiceGrace = absl::Milliseconds(500);
 
@@ -71,12 +71,13 @@ absl::StatusOr<int> Launcher::Run() {
   if (outcome.ok()) outcome = StartServers();
   if (outcome.ok() && signal_ == 0) {
     Announce();
-    // While the job runs one launcher of it is enough.
+    // While the job runs, one launcher is enough to watch its checkpoints.
     if (options_.node_rank == 0) WatchCheckpoints(JobWatch::Options::Finds::kNew);
     outcome = StartWorkers();
   }
   if (outcome.ok()) outcome = Watch();
   if (outcome.ok() && signal_ == 0) outcome = AwaitLastCheckpoint();
+  if (job_ != nullptr) std::ranges::for_each(job_->Closing(), Say);
   if (signal_ == 0) job_.reset();
   if (at_end_ && !coordinator_.empty()) at_end_(coordinator_);
   if (signal_ != 0) {
@@ -93,16 +94,9 @@ absl::StatusOr<int> Launcher::Run() {
 }
 
 absl::Status Launcher::MakeDirectories() {
-  std::error_code error;
-  std::string pattern =
-      (std::filesystem::temp_directory_path(error) / "syncline-XXXXXX").string();
-  if (mkdtemp(pattern.data()) == nullptr) {
-    return absl::PermissionDeniedError(
-        absl::StrCat("cannot make a directory ", pattern, ": ", std::strerror(errno),
-                     "; set TMPDIR to a writable directory"));
-  }
-  scratch_ = pattern;
+  SYNCLINE_ASSIGN_OR_RETURN(scratch_, MakeScratchFolder("syncline-"));
   log_dir_ = options_.log_dir.empty() ? scratch_ + "/logs" : options_.log_dir;
+  std::error_code error;
   std::filesystem::create_directories(log_dir_, error);
   if (error) {
     return absl::PermissionDeniedError(absl::StrCat(
@@ -143,12 +137,11 @@ absl::Status Launcher::StartWorkers() {
   if (options_.master_port > 0) {
     master_port_ = absl::StrCat(options_.master_port);
   } else if (plan_.starts_coordinator && std::getenv("MASTER_PORT") == nullptr) {
-    // For torch.distributed beside Syncline (its env:// rendezvous).
+    // For torch.distributed, which the program may use too (its env:// rendezvous).
     SYNCLINE_ASSIGN_OR_RETURN(const int port, PickFreePort("127.0.0.1"));
     master_port_ = absl::StrCat(port);
   }
   for (const WorkerPlan& worker : plan_.workers) {
-    latecomers_.NoteStart(worker.rank);
     SYNCLINE_RETURN_IF_ERROR(StartWorker(worker));
   }
   return absl::OkStatus();
@@ -175,7 +168,7 @@ absl::Status Launcher::StartWorker(const WorkerPlan& worker) {
   spec.env.emplace_back("MASTER_ADDR", master.empty() ? coordinator.host : master);
   if (!master_port_.empty()) spec.env.emplace_back("MASTER_PORT", master_port_);
   if (std::getenv("OMP_NUM_THREADS") == nullptr) {
-    // Each worker's share: by default every one would take all cores.
+    // Divides the cores. Otherwise every worker would use all of them.
     const int local = static_cast<int>(plan_.workers.size());
     spec.env.emplace_back("OMP_NUM_THREADS",
                           absl::StrCat(std::max(1, DescribeMachine().cores / local)));
@@ -188,7 +181,9 @@ absl::Status Launcher::Watch() {
   while (signal_ == 0 &&
          std::any_of(plan_.workers.begin(), plan_.workers.end(), is_working)) {
     SYNCLINE_RETURN_IF_ERROR(StartWhatIsDue());
-    const ProcessEvent event = processes_->Next(NextRestart());
+    SYNCLINE_RETURN_IF_ERROR(LookForNewRun());
+    const ProcessEvent event =
+        processes_->Next(std::min(NextRestart(), look_for_new_run_at_));
     if (event.kind == ProcessEvent::kSignal) signal_ = event.signal;
     if (event.kind == ProcessEvent::kExit) SYNCLINE_RETURN_IF_ERROR(OnExit(event));
   }
@@ -196,15 +191,20 @@ absl::Status Launcher::Watch() {
 }
 
 void Launcher::WatchCheckpoints(JobWatch::Options::Finds finds) {
-  const bool may_be_saved = !plan_.starts_coordinator || !options_.checkpoint_dir.empty();
+  const bool may_be_saved = !plan_.starts_coordinator ||
+                            !options_.checkpoint_dir.empty() ||
+                            !options_.journal_dir.empty();
   if (!may_be_saved || job_ != nullptr) return;
   JobNews::Options job{.name = options_.job,
                        .is_scheduled = !options_.checkpoint_dir.empty() ||
                                        !options_.Setting("checkpoint_every").empty(),
                        .goodbyes_within = plan_.failure_timeout};
   for (const WorkerPlan& worker : plan_.workers) job.ranks.insert(worker.member);
-  const JobWatch::Options watch{
-      .coordinator = coordinator_, .job = job, .tls = options_.tls, .finds = finds};
+  const JobWatch::Options watch{.coordinator = coordinator_,
+                                .job = job,
+                                .run_id = options_.run_id,
+                                .tls = options_.tls,
+                                .finds = finds};
   job_ = std::make_unique<JobWatch>(watch, Say);
 }
 
@@ -274,7 +274,7 @@ absl::Status Launcher::OnExit(const ProcessEvent& event) {
   } else if (!Succeeded(event.wait_status)) {
     return OnWorkerFailure(*worker, event);
   }
-  ForgetError(*worker);  // it has got over it
+  ForgetError(*worker);  // the worker has recovered
   return absl::OkStatus();
 }
 
@@ -289,13 +289,14 @@ ExitReports& Launcher::Exits() {
   return *exits_;
 }
 
-// Before they are stopped: so their streams end as those of workers that do not come back.
+// Called before the workers are stopped, so that the coordinator treats their broken
+// streams as those of workers that will not return.
 void Launcher::ReportStop() {
   StopReport report = {.why = SignalName(signal_), .host = HostName()};
   bool anyone_works = false;
   for (const WorkerPlan& worker : plan_.workers) {
     anyone_works = anyone_works || IsWorking(worker);
-    if (worker.is_leader) report.ranks.push_back(worker.member);  // failed or not
+    if (worker.is_leader) report.ranks.push_back(worker.member);  // even if it failed
   }
   if (!plan_.starts_coordinator && anyone_works) Exits().Add(std::move(report));
 }
@@ -303,7 +304,7 @@ void Launcher::ReportStop() {
 void Launcher::Report(const WorkerPlan& worker, const ProcessEvent& event,
                       const std::string& then) {
   const auto error = ReadWorkerError(ErrorPath(worker.name));
-  // Who is killed says nothing of it: its last line is of something else.
+  // The last line of a killed process does not explain its death.
   const bool was_killed =
       WIFSIGNALED(event.wait_status) && WTERMSIG(event.wait_status) == SIGKILL;
   Exits().Add(ExitReport{.rank = worker.member,
@@ -332,7 +333,6 @@ absl::Status Launcher::OnWorkerFailure(const WorkerPlan& worker,
     ForgetError(worker);
     restart_at_[worker.rank] = absl::Now() + pause;
     latecomers_.NoteRestart(worker.rank);
-    for (const int late : latecomers_.TakeWaiting()) StartAnew(late);
     return absl::OkStatus();
   }
   if (!was_excluded && restarts_[worker.rank] < options_.max_restarts) {
@@ -341,10 +341,12 @@ absl::Status Launcher::OnWorkerFailure(const WorkerPlan& worker,
   ++failed_;
   const int gone = failed_ + latecomers_.waiting();
   const bool is_last_here = gone == static_cast<int>(plan_.workers.size());
-  // The coordinator has seen to it that enough of them stay.
+  // The coordinator excludes a worker only if enough of them stay.
   if (!is_last_here && (was_excluded || plan_.world_size - gone >= plan_.min_workers)) {
-    Say(absl::StrCat(who, said, "; ", plan_.world_size - gone,
-                     " workers go on; its log stays: ", LogPath(worker.name)));
+    const int others = plan_.world_size - gone;
+    Say(absl::StrCat(who, said, "; ", Counted(static_cast<size_t>(others), "worker"),
+                     others == 1 ? " goes" : " go",
+                     " on; its log stays: ", LogPath(worker.name)));
     Report(worker, event, "the others go on");
     ForgetError(worker);
     return absl::OkStatus();
@@ -372,7 +374,7 @@ std::optional<ProcessEvent> Launcher::AwaitEnd(const std::string& name) {
   return std::nullopt;
 }
 
-// Its own words come last: that is where people look.
+// The worker's own message goes to the end, where users look first.
 absl::Status Launcher::StopBecauseOf(const WorkerPlan& worker, const ProcessEvent& event,
                                      const std::string& who) {
   const bool logged = worker.out != Output::kInherit || worker.err != Output::kInherit;
@@ -382,7 +384,7 @@ absl::Status Launcher::StopBecauseOf(const WorkerPlan& worker, const ProcessEven
       WaysOn(event.wait_status));
   const std::optional<FirstFailure> first = FindFirstFailure();
   if (first && !first->error.traceback.empty()) {
-    // Otherwise it is on the terminal.
+    // Otherwise the traceback is on the terminal already.
     if (first->worker->err == Output::kLog) {
       ShowLines(absl::StrCat("traceback of worker ", first->worker->rank),
                 first->error.traceback);
@@ -414,7 +416,7 @@ std::optional<Launcher::FirstFailure> Launcher::FindFirstFailure() const {
 }
 
 void Launcher::ForgetError(const WorkerPlan& worker) const {
-  std::error_code ignored;  // mostly there is none
+  std::error_code ignored;  // usually there is no such file
   std::filesystem::remove(ErrorPath(worker.name), ignored);
 }
 
@@ -464,7 +466,7 @@ void Launcher::StopAndWait(const std::vector<std::string>& names, absl::Duration
   };
   while (std::any_of(names.begin(), names.end(), is_running)) {
     const ProcessEvent event = processes_->Next(absl::InfiniteFuture());
-    // Who asks twice is in a hurry.
+    // A second signal means that the user is in a hurry.
     if (event.kind != ProcessEvent::kSignal) continue;
     if (signal_ == 0) signal_ = event.signal;
     in_haste_ = true;
@@ -473,7 +475,7 @@ void Launcher::StopAndWait(const std::vector<std::string>& names, absl::Duration
 }
 
 void Launcher::RemoveDirectories(const absl::Status& outcome) {
-  std::error_code ignored;  // a leftover in the temporary directory harms nobody
+  std::error_code ignored;  // a leftover in the temporary directory does no harm
   std::filesystem::remove_all(scratch_ + "/state", ignored);
   const bool all_succeeded = outcome.ok() && failed_ == 0 && signal_ == 0;
   if (all_succeeded || !options_.log_dir.empty())

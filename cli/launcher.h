@@ -1,21 +1,30 @@
-// Runs a launch plan: services first, then workers; then watches them until all is over.
+// Runs a launch plan: starts the services, then the workers, and watches them until the
+// run is over.
 //
-// State: services up -> workers running -> stopping -> done. A worker that fails is
-// started again with the same rank while restarts are left (the coordinator takes it for
-// a new incarnation), at once and then after growing pauses, three times in a row at most
-// while the job comes no further; after that the job goes on if it still has
-// `min_workers`, otherwise everything is stopped. A server that dies is started again if
-// it has a journal, left alone if another one has its backup, and otherwise ends the run:
-// it held weights. A coordinator that dies is started again at the same address, with the
-// state that it had stored.
+// States: services up -> workers running -> stopping -> done.
 //
-// The launcher starts its services as `<syncline> serve ...` and expects each to print,
-// once it is up, one line on standard output:
+// - Worker failure: the launcher starts the worker again with the same rank while it has
+// restarts left. The coordinator treats it as a new incarnation. The first restart is
+// immediate, later ones wait for growing pauses. After three restarts in a row in which
+// the job made no progress, there is no further one. Without a restart the job continues
+// if `min_workers` are left; otherwise the launcher stops everything.
+//
+// - Server death: a server that has a journal is started again. If another server holds
+// its backup, the job continues without it. Otherwise the run ends, since weights are
+// lost.
+//
+// - Coordinator death: the coordinator is started again at the same address, with its
+// stored state.
+//
+// The launcher starts its services as `<syncline> serve ...`. Once a service is up, it
+// must print one line on standard output:
 //
 //   syncline: ready control=HOST:PORT admin=HOST:PORT [server=NUMBER]
 //
-// and a server again when the coordinator gives it another number. By that number the
-// launcher speaks of it, as status does.
+// A server prints this line again when the coordinator assigns it another number.
+// Messages of the launcher use this number for the server, as `syncline status` does.
+//
+// Not thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -36,56 +45,58 @@
 #include "cli/process.h"
 #include "cli/process_end.h"
 #include "cli/worker_error.h"
+#include "comm/job/durability.h"
 
 namespace syncline {
 
 struct ReadyLine {
   std::string control;
   std::string admin;
-  std::optional<uint32_t> server = {};  // as the coordinator calls it
+  std::optional<uint32_t> server = {};  // the coordinator's number for it
 };
 
-// nullopt for any other line.
+// Returns nullopt for any other line.
 std::optional<ReadyLine> ParseReadyLine(std::string_view line);
 
-// The process; those of servers, and their logs, are "server0", "server1".
+// Process name of the coordinator. Servers and their logs are named "server0", "server1".
 inline constexpr char kCoordinator[] = "coordinator";
 
 class Launcher {
  public:
-  // `syncline` is the binary that serves.
+  // `syncline` is the path of the binary that runs the services.
   Launcher(const RunOptions& options, LaunchPlan plan, std::string syncline);
   ~Launcher();
 
-  // Called with the coordinator's address when the workers are done and the services
-  // still run.
+  // Sets a callback that receives the coordinator's address when the workers are done,
+  // while the services still run.
   void set_at_end(std::function<void(const std::string& coordinator)> at_end) {
     at_end_ = std::move(at_end);
   }
 
-  // Called with the address of the coordinator that the launcher has started.
+  // Sets a callback that receives the address of the coordinator that this launcher
+  // started.
   void set_at_start(std::function<void(const std::string& coordinator)> at_start) {
     at_start_ = std::move(at_start);
   }
 
-  // Blocks until the run is over. kExitDone when all workers succeeded; 128 + signal
-  // after Ctrl-C or SIGTERM; otherwise an error that names who failed, how, and its log
-  // file.
+  // Blocks until the run is over. Returns kExitDone when all workers succeeded, and 128 +
+  // signal after Ctrl-C or SIGTERM. Otherwise the error names the process that failed,
+  // the cause and its log file.
   absl::StatusOr<int> Run();
 
-  // A line on standard error.
+  // Prints a line on standard error.
   static void Say(const std::string& line);
 
-  // What each process used, by its name; complete after Run.
+  // Resources that each process used, by process name; complete after Run.
   std::map<std::string, ProcessUsage> usage() const { return processes_->usage(); }
 
  private:
   absl::Status MakeDirectories();
   absl::Status StartCoordinator();
-  // One that somebody else has started.
+  // Waits for a coordinator that was started elsewhere.
   absl::Status AwaitCoordinator();
   absl::Status StartServers();
-  // One of these, which may have run before.
+  // Starts the coordinator or a server, for the first time or again.
   absl::Status StartService(const std::string& name);
   std::vector<std::string> FlagsOf(const std::string& name) const;
   absl::Status WaitUntilReady(const std::set<std::string>& names);
@@ -93,7 +104,7 @@ class Launcher {
   absl::Status StartWorker(const WorkerPlan& worker);
   absl::Status Watch();
   void WatchCheckpoints(JobWatch::Options::Finds finds);
-  // Not OK (Failure::kStateUnusable) when the last step is not saved.
+  // Fails with Failure::kStateUnusable when the job's last step is not saved.
   absl::Status AwaitLastCheckpoint();
   absl::Status NotSaved(const std::string& why) const;
   absl::Status OnExit(const ProcessEvent& event);
@@ -101,18 +112,22 @@ class Launcher {
   absl::Time NextRestart() const;
   bool MayRejoin(int rank) const;
   void OnLatecomer(int rank);
-  void StartAnew(int rank);
+  // While latecomers wait: looks for a new run, and starts them as its members.
+  absl::Status LookForNewRun();
   bool IsWorking(const WorkerPlan& worker) const;
-  // What would keep the others going when a worker is lost; empty for its own mistakes.
+  // Returns advice for the user: the flags that would have kept the run going when this
+  // worker was lost. Empty for an error of the program itself.
   std::string WaysOn(int wait_status) const;
   absl::Status OnWorkerFailure(const WorkerPlan& worker, const ProcessEvent& event);
-  // To the coordinator: `then` is what is done about it.
+  // Reports a worker's end to the coordinator. `then` says what the launcher does about
+  // it.
   void Report(const WorkerPlan& worker, const ProcessEvent& event,
               const std::string& then);
-  // To a coordinator that goes on: which workers are stopped, and by which signal.
+  // Tells a coordinator that keeps running which workers are being stopped, and by which
+  // signal.
   void ReportStop();
   ExitReports& Exits();
-  // Of a worker that failed just now.
+  // Whether a worker that has just failed may be restarted.
   bool MayStartAgain(int rank);
   absl::Status StopBecauseOf(const WorkerPlan& worker, const ProcessEvent& event,
                              const std::string& who);
@@ -120,37 +135,43 @@ class Launcher {
     const WorkerPlan* worker = nullptr;
     WorkerError error;
   };
-  // The oldest error that was not told yet: others may have failed because of it.
+  // Returns the worker whose error file is the oldest: later failures may be consequences
+  // of it. Ignores errors that were already reported.
   std::optional<FirstFailure> FindFirstFailure() const;
-  // Of a worker that has said why it ends: nullopt when that takes too long.
+  // Waits for the exit of a worker that has already written why it ends. Returns nullopt
+  // if that takes too long.
   std::optional<ProcessEvent> AwaitEnd(const std::string& name);
   absl::Status OnCoordinatorDeath(const ProcessEvent& event);
   absl::Status OnServerDeath(const ProcessEvent& event);
-  // `how`, such as "with its journal": after a pause that grows with `restarts`.
+  // Schedules a restart after a pause that grows with `restarts`. `how` is for the
+  // message, such as "with its journal".
   void StartAgain(const ProcessEvent& event, int restarts, const std::string& how);
-  // By the coordinator; as the flags say when that does not know it or does not answer.
+  // What the coordinator knows about the job; values of the flags where it does not know
+  // the job or does not answer.
   struct JobFacts {
-    JobSteps steps = {};  // of all jobs of this run
-    std::string durability = {};
-    std::string mode = {};          // empty: not known
-    bool waits_for_servers = true;  // that have died, with their journals
+    JobSteps steps = {};  // by job name, for all jobs of this run
+    std::optional<Durability> durability = std::nullopt;  // empty: unknown
+    std::string mode = {};                                // empty: unknown
+    // Whether the job waits until dead servers return with their journals.
+    bool waits_for_servers = true;
+    bool lacks_workers = false;  // a run of it goes on, or begins, without some workers
   };
   JobFacts AskForJob() const;
   std::string WhatIsLeft(const std::string& what, const JobFacts& job) const;
   bool AnotherServerRuns(const std::string& name) const;
   bool ServersComeBack(const JobFacts& job) const;
   absl::Status ServiceDied(const ProcessEvent& event) const;
-  // "server 3", or the process's name before it ever had a number.
+  // Returns "server 3", or the process's name while it has no number yet.
   std::string CalledByStatus(const std::string& name) const;
   void OnReady(const std::string& name, ReadyLine ready);
   void Announce() const;
-  // What Ctrl-C or SIGTERM ends, and how.
+  // Says what Ctrl-C or SIGTERM ends, and how.
   void SayWhatEnds() const;
   void StopAll();
   void StopAndWait(const std::vector<std::string>& names, absl::Duration grace);
   void RemoveDirectories(const absl::Status& outcome);
   std::string LogPath(const std::string& name) const;
-  // Where a worker's program may say why it ended (worker_error.h).
+  // Path of the file in which a worker's program may say why it ended (worker_error.h).
   std::string ErrorPath(const std::string& name) const;
   void ForgetError(const WorkerPlan& worker) const;
   const WorkerPlan* FindWorker(const std::string& name) const;
@@ -158,30 +179,31 @@ class Launcher {
   const RunOptions options_;
   const LaunchPlan plan_;
   const std::string syncline_;
-  std::string scratch_;  // state, and logs unless --log-dir
+  std::string scratch_;  // service state; also the logs without --log-dir
   std::string log_dir_;
   std::string coordinator_;
   std::string master_port_;
   std::function<void(const std::string&)> at_start_;
   std::function<void(const std::string&)> at_end_;
   std::unique_ptr<ProcessGroup> processes_;
-  std::unique_ptr<JobWatch> job_;       // null: nobody is asked for checkpoints
-  std::unique_ptr<ExitReports> exits_;  // null: there was nothing to report
+  std::unique_ptr<JobWatch> job_;       // null: no checkpoint is awaited
+  std::unique_ptr<ExitReports> exits_;  // created by the first report
   std::map<std::string, ReadyLine> ready_;
-  std::map<std::string, uint32_t> numbers_;  // of servers, the last that each had
+  std::map<std::string, uint32_t> numbers_;  // last known number of each server
   std::set<std::string> services_;
   std::vector<std::string> servers_;
   std::map<std::string, FruitlessRestarts> server_restarts_;
-  int coordinator_restarts_ = 0;  // since it last lived for a while
+  int coordinator_restarts_ = 0;  // restarts in a row since it last ran for a while
   std::string coordinator_admin_;
-  std::map<std::string, absl::Time> service_start_at_;  // of those that pause
-  std::map<int, int> restarts_;                         // by rank
+  std::map<std::string, absl::Time> service_start_at_;  // pending service restarts
+  std::map<int, int> restarts_;                         // number of restarts by rank
   std::map<int, FruitlessRestarts> fruitless_;          // by rank
   Latecomers latecomers_;
-  std::map<int, absl::Time> restart_at_;  // by rank, of those that pause
+  absl::Time look_for_new_run_at_ = absl::InfiniteFuture();
+  std::map<int, absl::Time> restart_at_;  // pending worker restarts by rank
   int failed_ = 0;
-  int signal_ = 0;         // why the run is being stopped
-  bool in_haste_ = false;  // it was asked for twice
+  int signal_ = 0;         // that stops the run; 0: none
+  bool in_haste_ = false;  // the user asked twice: kill without grace
 };
 
 }  // namespace syncline

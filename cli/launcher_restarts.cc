@@ -1,25 +1,33 @@
-// Which workers the launcher starts again, and as what.
+// Launcher: decides which workers are started again, and when.
+#include <algorithm>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "cli/launcher.h"
+#include "comm/base/status.h"
 
 namespace syncline {
+namespace {
+
+constexpr absl::Duration kLookForNewRunEvery = absl::Seconds(1);
+
+}  // namespace
 
 bool Launcher::MayStartAgain(int rank) {
   if (restarts_[rank] >= options_.max_restarts) return false;
   FruitlessRestarts& fruitless = fruitless_[rank];
-  // Without servers nobody knows how far the program is.
+  // Without servers there are no steps to count, so progress is unknown.
   if (plan_.starts_coordinator && plan_.servers == 0) return true;
-  // Otherwise the restarts are used up before it matters how far the job is.
+  // With fewer restarts allowed, they are used up before progress matters.
   if (options_.max_restarts > FruitlessRestarts::kMost) {
     fruitless.NoteDeath(AskForJob().steps);
   }
   return !fruitless.AreUsedUp();
 }
 
-// Where the others are elsewhere nobody here knows whether they have finished.
+// If some workers run on other hosts, this launcher does not know whether they have
+// finished.
 bool Launcher::MayRejoin(int rank) const {
   const auto restarts = restarts_.find(rank);
   return restarts != restarts_.end() && restarts->second > 0 &&
@@ -28,18 +36,26 @@ bool Launcher::MayRejoin(int rank) const {
 }
 
 void Launcher::OnLatecomer(int rank) {
-  std::vector<int> working;
-  for (const WorkerPlan& worker : plan_.workers) {
-    if (IsWorking(worker)) working.push_back(worker.rank);
-  }
   Say(absl::StrCat("worker ", rank, " came back when the others had left the job; it is ",
-                   "started again only if one of them is"));
-  if (latecomers_.BeginsAnew(rank, working)) StartAnew(rank);
+                   "started again only if they start it over"));
+  latecomers_.Wait(rank);
+  look_for_new_run_at_ = absl::Now();
 }
 
-void Launcher::StartAnew(int rank) {
-  restart_at_[rank] = absl::Now();
-  latecomers_.NoteStart(rank);
+absl::Status Launcher::LookForNewRun() {
+  if (latecomers_.waiting() == 0) look_for_new_run_at_ = absl::InfiniteFuture();
+  if (absl::Now() < look_for_new_run_at_) return absl::OkStatus();
+  look_for_new_run_at_ = absl::Now() + kLookForNewRunEvery;
+  // The run that the latecomers belonged to is over, so it does not lack workers.
+  if (!AskForJob().lacks_workers) return absl::OkStatus();
+  const std::vector<int> late = latecomers_.BeginAnew();
+  for (const WorkerPlan& worker : plan_.workers) {
+    if (std::ranges::count(late, worker.rank) == 0) continue;
+    Say(absl::StrCat("worker ", worker.rank,
+                     " is started again: a new run of the job waits for it"));
+    SYNCLINE_RETURN_IF_ERROR(StartWorker(worker));
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace syncline

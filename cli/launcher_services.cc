@@ -1,4 +1,4 @@
-// The services that a launcher starts, and what happens when one of them dies.
+// Launcher: starts the services and handles their death.
 #include <algorithm>
 #include <cstdlib>
 #include <utility>
@@ -15,18 +15,19 @@
 #include "comm/base/failure.h"
 #include "comm/base/patience.h"
 #include "comm/base/status.h"
+#include "comm/job/durability.h"
 #include "comm/rpc/status_json.h"
 #include "nlohmann/json.hpp"
 
 namespace syncline {
 namespace {
 
-// A service opens a port and a small file; on a busy host that takes a second, not
-// thirty.
+// A service opens a port and a small file, which takes a second on a busy host. It waits
+// up to ten seconds for a bucket that does not answer (cli/serve.cc).
 constexpr absl::Duration kReadyTimeout = absl::Seconds(30);
-// As often as of anything else, each soon after the last.
+// Like other processes: this number of restarts, each soon after the last.
 constexpr int kCoordinatorRestarts = FruitlessRestarts::kMost;
-// A coordinator that lived so long since it was started again does not die of its state.
+// A coordinator that ran for this long after a restart did not die because of its state.
 constexpr absl::Duration kSoon = absl::Minutes(1);
 constexpr absl::Duration kLookForSignalsEvery = absl::Milliseconds(50);
 constexpr absl::Duration kStatusTimeout = absl::Seconds(1);
@@ -35,6 +36,14 @@ nlohmann::json JobsIn(const std::string& status) {
   const auto json = nlohmann::json::parse(status, nullptr, /*allow_exceptions=*/false);
   return json.is_object() ? json.value("jobs", nlohmann::json::array())
                           : nlohmann::json::array();
+}
+
+bool LacksWorkers(const nlohmann::json& job) {
+  const std::string phase = job.value("phase", "");
+  const bool begins_or_runs =
+      phase == "waiting" || phase == "running" || phase == "changing";
+  return begins_or_runs && job.value("members", nlohmann::json::array()).size() <
+                               job.value("expected_workers", size_t{0});
 }
 
 }  // namespace
@@ -85,7 +94,7 @@ absl::Status Launcher::StartServers() {
   for (int i = 0; i < plan_.servers; ++i) {
     servers_.push_back(absl::StrCat("server", i));
     SYNCLINE_RETURN_IF_ERROR(StartService(servers_.back()));
-    // One after the other: server0 is to be server 0 of its coordinator.
+    // Started one after the other, so that server0 becomes the coordinator's server 0.
     SYNCLINE_RETURN_IF_ERROR(WaitUntilReady({servers_.back()}));
     if (signal_ != 0) return absl::OkStatus();
   }
@@ -102,9 +111,10 @@ std::vector<std::string> Launcher::FlagsOf(const std::string& name) const {
   if (name == kCoordinator) {
     add("--role", "coordinator");
     add("--state-dir", scratch_ + "/state");
-    // It refuses workers that want some, instead of letting them wait.
+    // With 0 servers, the coordinator refuses workers that need one instead of letting
+    // them wait.
     add("--servers", plan_.servers == 0 ? "0" : "");
-    // Its members know the address of its last life.
+    // After a restart it listens at the same address, which its members know.
     add("--listen", coordinator_.empty() ? any_port : coordinator_);
     if (!coordinator_admin_.empty()) admin = coordinator_admin_;
   } else {
@@ -134,7 +144,7 @@ absl::Status Launcher::StartService(const std::string& name) {
   spec.argv = {syncline_, "serve"};
   const std::vector<std::string> flags = FlagsOf(name);
   spec.argv.insert(spec.argv.end(), flags.begin(), flags.end());
-  // Flags say it to those whose it is.
+  // Flags pass the directory to the services that need it.
   spec.env.emplace_back("SYNCLINE_JOURNAL_DIR", "");
   spec.out = Output::kLog;
   spec.err = Output::kLog;
@@ -186,39 +196,47 @@ absl::Status Launcher::WaitUntilReady(const std::set<std::string>& names) {
   }
 }
 
-// Where the program decides on the journal, it may have decided against one: then the
-// coordinator ends the job, and tells the workers why.
+// The program may have chosen a job without a journal. Then the coordinator ends the job,
+// and tells the workers why.
 bool Launcher::ServersComeBack(const JobFacts& job) const {
-  return !options_.journal_dir.empty() && job.durability != "none" &&
-         job.durability != "peer";
+  return !options_.journal_dir.empty() &&
+         (!job.durability || HasJournals(*job.durability));
 }
 
 Launcher::JobFacts Launcher::AskForJob() const {
-  JobFacts facts = {.durability = options_.Setting("durability")};
-  // Ctrl-C waits for this.
+  JobFacts facts = {.durability = ParseDurability(options_.Setting("durability"))};
+  // A short timeout, because Ctrl-C has to wait for this call.
   const auto status = StatusJsonIfAnswered(coordinator_, options_.tls, kStatusTimeout);
   if (!status) return facts;
   for (const nlohmann::json& job : JobsIn(*status)) {
-    // A program may have sessions in further jobs.
+    // A program may have sessions in other jobs too.
     const auto name = job.value("name", std::string());
     const bool is_named = name == options_.job;
     const bool is_of_this_run =
         !options_.run_id.empty() && job.value("run_id", "") == options_.run_id;
     if (is_named || is_of_this_run) {
-      // One that begins anew has another number, and comes no further by that.
+      // A job that begins again has a new number and starts from step 0. That is no
+      // progress.
       uint64_t& furthest = facts.steps[name];
       furthest = std::max(furthest, job.value("step", uint64_t{0}));
     }
-    // Of one that had ended when the coordinator was started anew only its end is known.
+    // By now, another launcher may have begun a run of a job of this name.
+    if (options_.run_id.empty() ? is_named : is_of_this_run) {
+      facts.lacks_workers = facts.lacks_workers || LacksWorkers(job);
+    }
+    // Without a mode, only the job's end is known: it ended before the coordinator
+    // restarted.
     if (!is_named || job.value("mode", "").empty()) continue;
-    facts.durability = job.value("durability", facts.durability);
+    if (job.contains("durability")) {
+      facts.durability = ParseDurability(job.value("durability", ""));
+    }
     facts.mode = job.value("mode", std::string());
     facts.waits_for_servers = job.value("waits_for_servers", true);
   }
   return facts;
 }
 
-// Members wait for it, and jobs go on where it had stored them to be.
+// Members wait for the coordinator, and jobs continue from its stored state.
 absl::Status Launcher::OnCoordinatorDeath(const ProcessEvent& event) {
   if (event.lived >= kSoon) coordinator_restarts_ = 0;
   if (coordinator_restarts_ == kCoordinatorRestarts) {
@@ -226,21 +244,21 @@ absl::Status Launcher::OnCoordinatorDeath(const ProcessEvent& event) {
     return WithFailure(
         absl::AbortedError(absl::StrCat(
             std::string(died.message()), "; it was started again ", kCoordinatorRestarts,
-            " times, and never lived for ", absl::FormatDuration(kSoon))),
+            " times, and each time ended within ", absl::FormatDuration(kSoon))),
         FailureOf(died));
   }
   StartAgain(event, ++coordinator_restarts_, "with the state that it had stored");
   return absl::OkStatus();
 }
 
-// Of a job that does not wait for a server. Workers that were started again would begin at
-// step 0, beside a journal that has more.
+// Returns the error for a job that does not wait for a server. Its workers are not
+// started again: they would begin at step 0, while the journal has later steps.
 std::string Launcher::WhatIsLeft(const std::string& what, const JobFacts& job) const {
   const std::string begin =
       absl::StrCat(what, "; jobs of mode ", job.mode, " do not wait for a server: ");
   if (absl::StartsWith(job.mode, "asp")) {
     return absl::StrCat(begin,
-                        "what was done is in checkpoints alone (--checkpoint-every)");
+                        "its progress is only in checkpoints (--checkpoint-every)");
   }
   return absl::StrCat(
       begin, "the journal in ", options_.journal_dir,
@@ -252,7 +270,7 @@ absl::Status Launcher::OnServerDeath(const ProcessEvent& event) {
   const absl::Status died = ServiceDied(event);
   const std::string what(died.message());
   const JobFacts job = AskForJob();
-  const bool is_held = job.durability == "peer" || job.durability == "disk+peer";
+  const bool is_held = job.durability && HasBackups(*job.durability);
   const bool has_backup = is_held && AnotherServerRuns(event.name);
   if (!has_backup && !ServersComeBack(job)) {
     if (!options_.advises) return died;
@@ -271,8 +289,8 @@ absl::Status Launcher::OnServerDeath(const ProcessEvent& event) {
   restarts.NoteDeath(job.steps);
   if (!restarts.AreUsedUp()) {
     StartAgain(event, restarts.NoteRestart(),
-               has_backup ? "to hold backups; its own takes over in another server's "
-                            "memory, unless that is lost, too"
+               has_backup ? "to hold backups; its own backup takes over in another "
+                            "server's memory, unless that is lost, too"
                           : absl::StrCat("with its journal in ", options_.journal_dir));
     return absl::OkStatus();
   }
@@ -281,12 +299,11 @@ absl::Status Launcher::OnServerDeath(const ProcessEvent& event) {
     Say(absl::StrCat(how_often, ": the job goes on without it"));
     return absl::OkStatus();
   }
-  return WithFailure(
-      absl::AbortedError(absl::StrCat(
-          how_often,
-          ": once the cause is gone, syncline replay makes a checkpoint of the journals, "
-          "from which the next run goes on")),
-      FailureOf(died));
+  return WithFailure(absl::AbortedError(absl::StrCat(
+                         how_often,
+                         ": once the cause is removed, syncline replay makes a "
+                         "checkpoint of the journals, from which the next run goes on")),
+                     FailureOf(died));
 }
 
 bool Launcher::AnotherServerRuns(const std::string& name) const {
@@ -309,7 +326,7 @@ absl::Status Launcher::ServiceDied(const ProcessEvent& event) const {
       CalledByStatus(event.name), was_up ? " died with " : " did not start, ",
       DescribeExit(event.wait_status), LastWords(event), "; its log is ",
       LogPath(event.name)));
-  // Once the job runs, losing a server or the coordinator is no fault of the job.
+  // Once the job runs, losing a server or the coordinator is not the job's fault.
   return WithFailure(died,
                      was_up ? Failure::kRetryable : FailureOfExit(event.wait_status));
 }

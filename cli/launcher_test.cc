@@ -12,6 +12,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "cli/launcher_test_util.h"
+#include "comm/base/eventually.h"
 #include "comm/base/exit_codes.h"
 #include "comm/base/failure.h"
 #include "comm/base/status.h"
@@ -92,7 +93,8 @@ TEST_F(LauncherTest, GivesAJournalToServersOnly) {
   }
 }
 
-// Its first life ends when the worker says so; the worker is done when it sees the second.
+// The first process ends when the worker tells it to. The worker ends when it sees the
+// second process.
 constexpr char kDyingCoordinator[] = R"(#!/bin/sh
 here=$(dirname "$0")
 case "$*" in
@@ -210,7 +212,7 @@ TEST_F(LauncherTest, StartsAFailedWorkerAgainWithItsRank) {
   EXPECT_THAT(lives, testing::UnorderedElementsAre("0", "1", "1"));
 }
 
-// Torch's `record` writes such files.
+// torch's `record` writes such files.
 TEST_F(LauncherTest, SaysWhatTheProgramSaidOfItsEndAndPassesItOn) {
   options_.workers = 2;
   options_.max_restarts = 1;
@@ -230,8 +232,8 @@ TEST_F(LauncherTest, SaysWhatTheProgramSaidOfItsEndAndPassesItOn) {
   EXPECT_THAT(Read("passed_on"), HasSubstr("ValueError: no\\ndata 1 of 1"));
 }
 
-// The others die of it, and the launcher hears of one of them first. Who failed first shows
-// by the times of files, which are as fine as the tick of the kernel.
+// The others die because of the first failure, and the launcher hears of one of them
+// first. File times, which are as fine as the kernel's tick, show who failed first.
 TEST_F(LauncherTest, EndsWithTheErrorOfWhoFailedFirst) {
   options_.workers = 3;
   setenv("TORCHELASTIC_ERROR_FILE", Path("passed_on").c_str(), 1);
@@ -241,7 +243,7 @@ TEST_F(LauncherTest, EndsWithTheErrorOfWhoFailedFirst) {
       "\\\"extraInfo\\\": {\\\"py_callstack\\\": \\\"Traceback of $1\\\"}}}\" > "
       "$TORCHELASTIC_ERROR_FILE; }\n"
       "cd ",
-      directory_,
+      directory_.path(),
       "\n"
       "case $RANK in\n"
       "0) while :; do sleep 0.01; done ;;\n"
@@ -260,11 +262,11 @@ TEST_F(LauncherTest, EndsWithTheErrorOfWhoFailedFirst) {
   EXPECT_THAT(Read("passed_on"), HasSubstr("no data"));
 }
 
-// Whatever the others make of it.
+// The exit codes of the others do not matter.
 TEST_F(LauncherTest, HasTheExitCodeOfWhoFailedFirst) {
   options_.workers = 2;
   const auto code = Run(absl::StrCat(
-      "cd ", directory_,
+      "cd ", directory_.path(),
       "\n"
       "if [ $RANK = 0 ]; then while [ ! -e said ]; do sleep 0.01; done; exit "
       "138; fi\n"
@@ -276,12 +278,12 @@ TEST_F(LauncherTest, HasTheExitCodeOfWhoFailedFirst) {
   EXPECT_EQ(ExitCodeOf(code.status()), kExitFatal);
 }
 
-// What was told when it happened is not the cause of what comes later.
+// An error that was reported when it happened is not the cause of later failures.
 TEST_F(LauncherTest, ForgetsTheErrorOfAWorkerThatItWentOnWithout) {
   options_.workers = 3;
   options_.min_workers = 2;
   const auto code = Run(absl::StrCat(
-      "cd ", directory_,
+      "cd ", directory_.path(),
       "\n"
       "[ $RANK = 0 ] && while :; do sleep 0.01; done\n"
       "[ $RANK = 2 ] && while [ -e logs/worker1.error.json ] || [ ! -e said ]; do sleep "
@@ -293,7 +295,7 @@ TEST_F(LauncherTest, ForgetsTheErrorOfAWorkerThatItWentOnWithout) {
               testing::ContainsRegex("^worker 2 failed .*; it said: of 2$"));
 }
 
-// Each worker has its own.
+// Each worker has its own number of restarts.
 TEST_F(LauncherTest, CountsTheRestartsOfEveryWorker) {
   options_.workers = 3;
   options_.max_restarts = 1;
@@ -311,7 +313,7 @@ TEST_F(LauncherTest, LooksForTheProgramBeforeItStartsServices) {
               HasSubstr("no program 'no-such-program' in PATH"));
   options_.program = {"/dev/null"};
   EXPECT_THAT(std::string(Launcher(options_, *plan, "").Run().status().message()),
-              HasSubstr("no executable file"));
+              HasSubstr("not an executable file"));
   EXPECT_FALSE(std::filesystem::exists(Path("calls")));
 }
 
@@ -327,9 +329,9 @@ TEST_F(LauncherTest, GivesUpAWorkerThatBringsItsJobNoFurther) {
   options_.max_restarts = 10;
   options_.restart_pause = absl::Milliseconds(10);
   const auto code = Run(absl::StrCat("echo x >> ", Path("lives"), "; exit 1"));
-  EXPECT_THAT(std::string(code.status().message()),
-              HasSubstr("it was started again 3 times, and the job has not come further "
-                        "than step 0"));
+  EXPECT_THAT(
+      std::string(code.status().message()),
+      HasSubstr("it was started again 3 times, and the job has not got beyond step 0"));
   EXPECT_EQ(Read("lives"), "x\nx\nx\nx\n");
 }
 
@@ -374,7 +376,7 @@ TEST_F(LauncherTest, SaysWhyAServiceDidNotStart) {
               HasSubstr("coordinator did not start, exit code 4: disk is full"));
 }
 
-// Coordinators live; servers die at once.
+// Coordinators keep running; servers die at once.
 constexpr char kDyingServers[] =
     "#!/bin/sh\necho 'syncline: ready control=127.0.0.1:1 admin=127.0.0.1:2'\n"
     "case \"$*\" in *'--role server'*) echo x >> \"$(dirname \"$0\")/lives\"; sleep 0.1; "
@@ -395,7 +397,7 @@ TEST_F(LauncherTest, EndsTheRunWhenAServerWithoutAJournalDies) {
   EXPECT_EQ(Read("lives"), "x\nx\n");
 }
 
-// The other one has its backup. When it dies, too, nothing is left.
+// The other server holds its backup. If that one dies too, nothing is left.
 TEST_F(LauncherTest, GoesOnWithoutAServerThatHasABackup) {
   WriteServe(
       "#!/bin/sh\necho 'syncline: ready control=127.0.0.1:1 admin=127.0.0.1:2'\n"
@@ -412,7 +414,7 @@ TEST_F(LauncherTest, GoesOnWithoutAServerThatHasABackup) {
   EXPECT_TRUE(std::filesystem::exists(Path("end")));
 }
 
-// The workers notice nothing of it.
+// Workers are not restarted.
 TEST_F(LauncherTest, StartsAServerWithAJournalAgain) {
   WriteServe(
       "#!/bin/sh\necho \"$@\" >> \"$(dirname \"$0\")/calls\"\n"
@@ -433,7 +435,7 @@ TEST_F(LauncherTest, StartsAServerWithAJournalAgain) {
   EXPECT_EQ(servers[0], servers[1]);
 }
 
-// Its log is that of the process, which the message names.
+// The message has the coordinator's number, and the log the name of the process.
 TEST_F(LauncherTest, CallsAServerByTheNumberThatTheCoordinatorGaveIt) {
   WriteServe(
       "#!/bin/sh\ncase \"$*\" in *'--role server'*) number=' server=7' ;; esac\n"
@@ -445,7 +447,7 @@ TEST_F(LauncherTest, CallsAServerByTheNumberThatTheCoordinatorGaveIt) {
                              HasSubstr("/server0.log")));
 }
 
-// The second begins once the first has its number.
+// The second server starts once the first has its number.
 TEST_F(LauncherTest, StartsServersOneAfterTheOther) {
   WriteServe(
       "#!/bin/sh\ncalls=\"$(dirname \"$0\")/calls\"\n"
@@ -466,7 +468,7 @@ TEST_F(LauncherTest, GivesUpAServerThatBringsItsJobNoFurther) {
   const auto code = Run("sleep 100");
   EXPECT_EQ(ExitCodeOf(code.status()), kExitRetryable);
   EXPECT_THAT(std::string(code.status().message()),
-              HasSubstr("started again 3 times, and the job has not come further than"));
+              HasSubstr("started again 3 times, and the job has not got beyond"));
   EXPECT_EQ(Read("lives"), "x\nx\nx\nx\n");
 }
 
@@ -479,11 +481,9 @@ TEST_F(LauncherTest, StopsEverythingWithinTwoSecondsOfCtrlC) {
                                        "; while :; do sleep 0.01; done"));
     _exit(code.ok() ? *code : 1);
   }
-  const absl::Time give_up = absl::Now() + absl::Seconds(20);
-  while (!std::filesystem::exists(Path("up0")) || !std::filesystem::exists(Path("up1"))) {
-    ASSERT_LT(absl::Now(), give_up);
-    absl::SleepFor(absl::Milliseconds(5));
-  }
+  ASSERT_TRUE(Eventually([&] {
+    return std::filesystem::exists(Path("up0")) && std::filesystem::exists(Path("up1"));
+  }));
   const absl::Time before = absl::Now();
   kill(launcher, SIGINT);
   int status = 0;

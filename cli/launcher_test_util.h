@@ -1,7 +1,6 @@
-// A launcher whose services are shell scripts, in a directory of its own.
+// A test fixture: a launcher whose services are shell scripts, in a temporary directory.
 #pragma once
 
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
@@ -11,13 +10,14 @@
 #include "absl/strings/str_cat.h"
 #include "cli/launcher.h"
 #include "comm/base/status.h"
+#include "comm/base/temp_directory.h"
 #include "comm/rpc/server.h"
 #include "gtest/gtest.h"
 #include "proto/coordinator.grpc.pb.h"
 
 namespace syncline {
 
-// Stands in for `syncline serve`: notes how it was called, reports ready, and waits to be
+// Replaces `syncline serve`: records its arguments, reports ready, and waits to be
 // stopped.
 inline constexpr char kFakeServe[] = R"(#!/bin/sh
 echo "$@" ${SYNCLINE_JOURNAL_DIR:+inherited} >> "$(dirname "$0")/calls"
@@ -28,7 +28,7 @@ trap 'echo stopped >> "$(dirname "$0")/calls"; exit 0' TERM
 while :; do sleep 0.01; done
 )";
 
-// Of somebody else: it answers, and knows nothing.
+// The coordinator of another user. It answers, but knows no job.
 class AnsweringCoordinator {
  public:
   AnsweringCoordinator() {
@@ -47,17 +47,11 @@ class AnsweringCoordinator {
 class LauncherTest : public testing::Test {
  protected:
   void SetUp() override {
-    std::string pattern =
-        (std::filesystem::temp_directory_path() / "launch.XXXXXX").string();
-    directory_ = mkdtemp(pattern.data());
     options_.log_dir = Path("logs");
     WriteServe(kFakeServe);
   }
-  void TearDown() override { std::filesystem::remove_all(directory_); }
 
-  std::string Path(const std::string& name) const {
-    return absl::StrCat(directory_, "/", name);
-  }
+  std::string Path(const std::string& name) const { return directory_.File(name); }
 
   std::string Read(const std::string& name) const {
     std::ifstream file(Path(name));
@@ -77,7 +71,7 @@ class LauncherTest : public testing::Test {
     return Launcher(options_, std::move(plan), Path("serve")).Run();
   }
 
-  std::string directory_;
+  const TempDirectory directory_;
   RunOptions options_;
 };
 

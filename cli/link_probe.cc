@@ -26,9 +26,9 @@ namespace {
 constexpr uint16_t kDefaultControlPort = 7070;
 constexpr uint16_t kDefaultAdminPort = 7071;
 constexpr absl::Duration kConnectTimeout = absl::Seconds(3);
-// Of one try. A lost packet is repeated after a second.
+// Limit of one attempt. A lost packet is sent again after a second.
 constexpr absl::Duration kProbeLimit = absl::Seconds(2);
-// A hundred ports behind a wall take 14 s.
+// If a firewall drops the packets, probing a hundred ports takes 14 s.
 constexpr size_t kProbesAtOnce = 16;
 
 absl::StatusOr<absl::Duration> ProbePort(const std::string& address) {
@@ -54,21 +54,17 @@ bool SaysHttpIsFine(int socket) {
 
 absl::StatusOr<StatusCaller> StatusCaller::Connect(const std::string& address,
                                                    const TlsOptions& tls) {
-  SYNCLINE_ASSIGN_OR_RETURN(auto channel,
-                            CreateChannel(address, tls, RpcTimeouts::Default()));
-  SYNCLINE_RETURN_IF_ERROR(WaitUntilConnected(*channel, address, tls, kConnectTimeout));
-  return StatusCaller(std::move(channel));
+  SYNCLINE_ASSIGN_OR_RETURN(CoordinatorCaller coordinator,
+                            CoordinatorCaller::Connect(address, tls, kConnectTimeout));
+  return StatusCaller(std::move(coordinator));
 }
 
 absl::StatusOr<std::string> StatusCaller::Ask() {
-  const auto stub = v1::Coordinator::NewStub(channel_);
-  grpc::ClientContext context;
-  SetDeadline(context, kConnectTimeout);
-  v1::StatusReply reply;
   const SteadyClock clock;
   const absl::Duration began = clock.Now();
-  const grpc::Status answered = stub->Status(&context, v1::StatusRequest(), &reply);
-  SYNCLINE_RETURN_IF_ERROR(FromGrpcStatus(answered));
+  SYNCLINE_ASSIGN_OR_RETURN(const v1::StatusReply reply,
+                            coordinator_.Call(&v1::Coordinator::Stub::Status,
+                                              v1::StatusRequest(), kConnectTimeout));
   fastest_ = std::min(fastest_, clock.Now() - began);
   return StatusAsJson(reply);
 }
@@ -92,10 +88,10 @@ LinkProbe ProbeAdmin(const std::string& address) {
   if (sealed.ok() && AnswersTls(sealed->get(), target->host)) {
     return {address, clock.Now() - again};
   }
-  return {address, absl::UnavailableError(
-                       "it takes connections, and answers neither /livez nor a TLS "
-                       "handshake; check that nothing else listens there, and that it is "
-                       "not stopped")};
+  return {address,
+          absl::UnavailableError(
+              "it accepts connections, but answers neither /livez nor a TLS handshake; "
+              "check that no other program listens there, and that it is not stopped")};
 }
 
 std::vector<LinkProbe> ProbePorts(const std::vector<std::string>& addresses) {

@@ -1,12 +1,11 @@
-// What `syncline diagnose` tries from this machine: the coordinator's control and admin
-// ports, and others that its user names. Each try has a limit.
+// Probes of this machine for `syncline diagnose`: the coordinator's control and admin
+// ports, and other ports that the user names. Each probe has a time limit.
 //
 //   SYNCLINE_ASSIGN_OR_RETURN(auto caller, StatusCaller::Connect(address, tls));
 //   SYNCLINE_ASSIGN_OR_RETURN(const std::string status, caller.Ask());
 //   probes.others = ProbePorts({"10.0.0.2:7100"});
 #pragma once
 
-#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -14,39 +13,39 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "cli/link_report.h"
+#include "comm/rpc/coordinator_call.h"
 #include "comm/rpc/tls.h"
-#include "grpcpp/channel.h"
 
 namespace syncline {
 
-// Asks a coordinator for its status, on one connection. Thread safety: none.
+// Asks a coordinator for its status, on one connection. Not thread-safe.
 class StatusCaller {
  public:
-  // Failure::kUnreachable with the cause when nobody answers.
+  // Fails with Failure::kUnreachable and the cause when there is no answer.
   static absl::StatusOr<StatusCaller> Connect(const std::string& address,
                                               const TlsOptions& tls);
-  // As StatusAsJson.
+  // Returns the status as StatusAsJson has it.
   absl::StatusOr<std::string> Ask();
-  // The shortest of the calls so far: others may have waited for a core of this machine.
+  // Shortest of the calls so far: slower ones may have waited for a core of this machine.
   absl::Duration fastest() const { return fastest_; }
 
  private:
-  explicit StatusCaller(std::shared_ptr<grpc::Channel> channel)
-      : channel_(std::move(channel)) {}
+  explicit StatusCaller(CoordinatorCaller coordinator)
+      : coordinator_(std::move(coordinator)) {}
 
-  std::shared_ptr<grpc::Channel> channel_;
+  CoordinatorCaller coordinator_;
   absl::Duration fastest_ = absl::InfiniteDuration();
 };
 
-// Where an admin port is by default whose coordinator is at `coordinator`: empty unless
-// that has the default port, too.
+// Returns the default admin address for the coordinator at `coordinator`. Empty unless
+// that has the default port.
 std::string DefaultAdmin(const std::string& coordinator);
 
-// How long what listens at `address` takes to answer as an admin port does: /livez, or a TLS
-// handshake.
+// Measures an admin port: the time until it answers /livez, or a TLS handshake.
 LinkProbe ProbeAdmin(const std::string& address);
 
-// How long connections take, side by side, in the order of `addresses`.
+// Measures in parallel how long connections take. Results are in the order of
+// `addresses`.
 std::vector<LinkProbe> ProbePorts(const std::vector<std::string>& addresses);
 
 }  // namespace syncline

@@ -23,7 +23,7 @@ TEST(DefaultAdmin, IsBesideTheDefaultControlPortOnly) {
   EXPECT_EQ(DefaultAdmin("nonsense"), "");
 }
 
-// Takes two connections, one after the other, and says `reply` on each.
+// Accepts two connections, one after the other, and sends `reply` on each.
 class SameReply {
  public:
   explicit SameReply(std::string reply)

@@ -14,17 +14,18 @@ namespace {
 
 using Json = nlohmann::json;
 
-// A server whose engines work so much longer for a step than the next one's is slow, if that
-// is a part of the step that anybody feels.
+// A server is slow if its engines work longer per step than any other server's by this
+// factor, and the difference is at least this fraction of a step.
 constexpr double kMuchLonger = 2;
 constexpr double kFelt = 0.15;
-// As the reason of a running job begins that somebody holds up (server/coordinator/stall.h).
+// Beginning of the reason of a running job that one member holds up
+// (server/coordinator/stall.h).
 constexpr char kHeldUp[] = "held up: ";
 constexpr char kSilentServer[] =
-    "look whether its process stands still or swaps (ps, dmesg), then at the network "
-    "from its host to the coordinator";
+    "check whether its process is stopped or swaps (ps, dmesg), then the network from "
+    "its host to the coordinator";
 constexpr char kSilentWorker[] =
-    "look whether its process stands still (a debugger, a full disk, swapping), then at "
+    "check whether its process stands still (a debugger, a full disk, swapping), then "
     "the network from its host to the coordinator";
 
 std::string InWords(double seconds) {
@@ -43,7 +44,8 @@ bool IsOver(const Json& job) {
   return phase == "over" || phase == "failed";
 }
 
-// How long an answer took. More than a heartbeat's time is too much for what carries them.
+// Judges how long an answer took. It should not take longer than a heartbeat interval,
+// because heartbeats travel the same way.
 void Judge(const LinkProbe& probe, const Timeouts& times, const char* change,
            LinkReport& report) {
   const double limit = absl::ToDoubleSeconds(times.heartbeat_interval);
@@ -56,10 +58,9 @@ void Judge(const LinkProbe& probe, const Timeouts& times, const char* change,
   }
   report.seconds = absl::ToDoubleSeconds(*probe.took);
   const bool is_slow = *report.seconds > limit;
-  report.what = absl::StrCat("answers in ", InWords(*report.seconds),
-                             is_slow ? ", which is longer than from one heartbeat to the "
-                                       "next"
-                                     : "");
+  report.what =
+      absl::StrCat("answers in ", InWords(*report.seconds),
+                   is_slow ? ", longer than the interval between heartbeats" : "");
   if (!is_slow) return;
   report.result = Check::kWarn;
   report.change = change;
@@ -70,8 +71,7 @@ LinkReport JudgeControl(const LinkProbe& control, const Timeouts& times) {
                     .role = "coordinator",
                     .from = "here",
                     .to = absl::StrCat("coordinator ", control.address)};
-  Judge(control, times, "look at the load of its host, and at the network on the way",
-        report);
+  Judge(control, times, "check the load of its host, and the network on the way", report);
   return report;
 }
 
@@ -83,28 +83,27 @@ std::optional<LinkReport> JudgeAdmin(const LinkProbes& probes, const Timeouts& t
                     .to = absl::StrCat("admin port ", probes.admin->address)};
   if (probes.admin_is_guessed && !probes.admin->took.ok()) {
     report.result = Check::kNone;
-    report.what = "nothing there, where it is by default; --admin says where it is";
+    report.what = "nothing answers at its default address; give its address with --admin";
     return report;
   }
   Judge(*probes.admin, times,
-        "metrics, probes and the dashboard come from there: look at firewalls and port "
-        "forwards on the way, and at serve --admin-listen",
+        "metrics, probes and the dashboard come from there: check firewalls and port "
+        "forwards on the way, and serve --admin-listen",
         report);
   return report;
 }
 
 LinkReport JudgePort(const LinkProbe& port, const Timeouts& times) {
   LinkReport report{.check = "port", .role = "port", .from = "here", .to = port.address};
-  Judge(
-      port, times,
-      "workers on this machine would not get there either: look at routes and firewalls "
-      "on the way, and at serve --data-plane-address and --data-plane-ports",
-      report);
+  Judge(port, times,
+        "workers on this machine could not reach it either: check routes and firewalls "
+        "on the way, and serve --data-plane-address and --data-plane-ports",
+        report);
   return report;
 }
 
-// How long it has said nothing to the coordinator. From tolerated_cut on it is on its way to
-// be dropped; before that it dials anew.
+// Judges how long a member has sent the coordinator nothing. A late member connects
+// again; beyond tolerated_cut the coordinator will soon drop it.
 void JudgeSilence(double age, const Timeouts& times, LinkReport& report) {
   report.seconds = age;
   report.limit_seconds = absl::ToDoubleSeconds(times.redial_after);
@@ -129,14 +128,16 @@ LinkReport JudgeHeartbeat(const Json& server, const Timeouts& times) {
     report.result = Check::kFail;
     report.what = absl::StrCat("lost: its connection broke ",
                                InWords(server.value("lost_seconds", 0.0)), " ago");
-    report.change = "look whether its process lives; its log says why it ended";
+    report.change =
+        "check whether its process still runs; if not, its log says why it ended";
   } else if (report.result != Check::kOk) {
     report.change = kSilentServer;
   }
   return report;
 }
 
-// What each worker was busy with by itself, and who keeps the others waiting.
+// Reports how long each worker needs for a step by itself, and which one keeps the others
+// waiting.
 void JudgeOwnTimes(const JobFigures& figures, std::vector<LinkReport>& workers) {
   const std::optional<Advice> straggler = AdviseOnStraggler(figures);
   const auto own = [](const WorkerFigures& worker) {
@@ -163,7 +164,8 @@ void JudgeOwnTimes(const JobFigures& figures, std::vector<LinkReport>& workers) 
   }
 }
 
-// Of several servers the one whose engines work much longer for a step than all others'.
+// Returns a report on the server whose engines work much longer per step than those of
+// all other servers, if there is one.
 std::optional<LinkReport> JudgeServerTimes(const std::string& job,
                                            const JobFigures& figures) {
   if (figures.servers.size() < 2) return std::nullopt;
@@ -188,10 +190,10 @@ std::optional<LinkReport> JudgeServerTimes(const std::string& job,
       .what = absl::StrCat("works ", InWords(longest),
                            " for a step, and no other more than ", InWords(next)),
       .change =
-          "look at its host (other programs, throttling), or give it cores of its own"};
+          "check its host (other programs, throttling), or give it cores of its own"};
 }
 
-// Whether it goes on, and why not.
+// Reports whether the job makes progress, and if not, why.
 LinkReport JudgeProgress(const Json& job) {
   const std::string phase = job.value("phase", "");
   const std::string reason = Printable(job.value("reason", ""), 1000);
@@ -205,22 +207,22 @@ LinkReport JudgeProgress(const Json& job) {
                              members, " of ", expected, " workers");
   if (phase == "waiting") {
     report.result = Check::kFail;
-    report.what = absl::StrCat("does not train, but waits: ", reason);
+    report.what = absl::StrCat("waits and does not train: ", reason);
     report.change =
-        "start who is missing, unless syncline run or Kubernetes does; syncline events "
-        "says what happened before";
+        "start the missing members, unless syncline run or Kubernetes does; syncline "
+        "events shows what happened before";
   } else if (phase == "running" && absl::StartsWith(reason, kHeldUp)) {
     report.result = Check::kFail;
     report.what = absl::StrCat("stands still at step ", job.value("step", uint64_t{0}),
                                "; ", reason);
     report.change =
-        "look at that worker and its way to that server; if it does not move, "
+        "check that worker and its connection to that server; if it makes no progress, "
         "it is dropped";
   } else if (members == 0 && expected > 0) {
     report.result = Check::kFail;
     report.what = absl::StrCat("stands still at step ", job.value("step", uint64_t{0}),
                                ": no worker is left");
-    report.change = "start its workers again; it ends when none comes for a while";
+    report.change = "start its workers again; the job ends if none joins for a while";
   } else if (members < expected) {
     report.result = Check::kWarn;
     report.change =
@@ -259,7 +261,7 @@ void JudgeJob(const Json& job, const Timeouts& times, const FiguresOfJobs& all,
                        .role = "job",
                        .job = shown,
                        .from = absl::StrCat("steps of job ", shown),
-                       .what = absl::StrCat("who is slow is not known: ",
+                       .what = absl::StrCat("cannot tell which member is slow: ",
                                             figures->second.status().message())});
   }
   for (LinkReport& report : workers) reports.push_back(std::move(report));
@@ -282,7 +284,7 @@ std::vector<LinkReport> JudgeLinks(const nlohmann::json& status, const LinkProbe
 
 std::vector<LinkReport> JudgeLinks(const LinkProbes& probes, const Timeouts& times) {
   std::vector<LinkReport> reports = {JudgeControl(probes.control, times)};
-  // The cause comes with what to do.
+  // The failure's own message already says what to do.
   if (!probes.control.took.ok()) reports.front().change.clear();
   if (auto admin = JudgeAdmin(probes, times)) reports.push_back(*std::move(admin));
   for (const LinkProbe& port : probes.others) reports.push_back(JudgePort(port, times));

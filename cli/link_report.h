@@ -1,7 +1,7 @@
-// What `syncline diagnose` says of a cluster: a report for each link that was looked at, from
-// the coordinator's status (comm/rpc/status_json.h), what was tried from this machine
-// (cli/link_probe.h), and what steps took of late (server/admin/advisor.h). The
-// judging is apart from the looking, so that it can be tested.
+// Judges the links of a cluster, for `syncline diagnose`. Produces a report for each link
+// from the coordinator's status (comm/rpc/status_json.h), from probes of this machine
+// (cli/link_probe.h), and from the durations of recent steps (server/admin/advisor.h).
+// Measuring happens elsewhere, so that the judgement can be tested.
 //
 //   const std::vector<LinkReport> reports = JudgeLinks(status, probes, figures);
 //   std::cout << ReportsAsText(reports);
@@ -24,48 +24,50 @@
 
 namespace syncline {
 
-// docs/diagnose.schema.json says what the fields are.
+// docs/diagnose.schema.json describes the fields.
 struct LinkReport {
   Check::Result result = Check::kOk;
   std::string check = {};  // "control", "admin", "heartbeat", "port", ...
-  std::string role = {};   // whom it is about: "coordinator", "server", "worker", "job"
-  std::optional<uint32_t> number = std::nullopt;  // of a server; the rank of a worker
+  std::string role = {};   // subject: "coordinator", "server", "worker", "job"
+  // the server's number, or the worker's rank
+  std::optional<uint32_t> number = std::nullopt;
   std::string job = {};
   std::string from = {};  // for people: "here", "server 0 (host:17)"
-  std::string to = {};    // empty: it is of no link
+  std::string to = {};    // empty: the report is not about a link
   std::optional<double> seconds = std::nullopt;
-  std::optional<double> limit_seconds = std::nullopt;  // beyond which it is a warning
+  // a warning if `seconds` exceeds it
+  std::optional<double> limit_seconds = std::nullopt;
   std::string what = {};
-  std::string change = {};  // what to do; empty when kOk or kNone
+  std::string change = {};  // advice; empty when kOk or kNone
 };
 
-// How long an answer took, or why there was none.
+// Time until an answer, or why there was none.
 struct LinkProbe {
   std::string address = {};
   absl::StatusOr<absl::Duration> took = absl::ZeroDuration();
 };
 
-// What was tried from this machine.
+// Results of the probes of this machine.
 struct LinkProbes {
   LinkProbe control = {};
-  std::optional<LinkProbe> admin = std::nullopt;  // absent: nobody said where it is
-  bool admin_is_guessed = false;                  // where it is by default
-  std::vector<LinkProbe> others = {};             // ports that the caller named
+  std::optional<LinkProbe> admin = std::nullopt;  // absent: its address is unknown
+  bool admin_is_guessed = false;                  // the address is the default one
+  std::vector<LinkProbe> others = {};             // ports that the user named
 };
 
-// What a step of each running job took of late, or why that is not known, by name.
+// Step durations of each running job of late, or why they are unknown, by job name.
 using FiguresOfJobs = std::map<std::string, absl::StatusOr<JobFigures>>;
 
-// Of the coordinator, its servers, and jobs that are not over.
+// Return reports about the coordinator, its servers, and jobs that are not over.
 std::vector<LinkReport> JudgeLinks(const nlohmann::json& status, const LinkProbes& probes,
                                    const FiguresOfJobs& figures, const Timeouts& times);
-// Of a coordinator that does not answer: nothing else is known of the cluster.
+// Return reports when the coordinator does not answer: all else is unknown.
 std::vector<LinkReport> JudgeLinks(const LinkProbes& probes, const Timeouts& times);
 
 Check::Result WorstOf(const std::vector<LinkReport>& reports);
 
-// Lines of at most 80 characters, but for a name that is longer. Many of one kind that
-// are as they should be get one line.
+// Returns lines of at most 80 characters, unless a name is longer. Many reports of one
+// kind with result kOk share one line.
 std::string ReportsAsText(const std::vector<LinkReport>& reports);
 std::string ReportsAsJson(const std::string& coordinator,
                           const std::vector<LinkReport>& reports);

@@ -1,4 +1,4 @@
-// Reports of links, for people and for programs.
+// Formats reports about links, for people and for programs.
 #include <algorithm>
 #include <map>
 #include <string>
@@ -21,10 +21,10 @@ using Json = nlohmann::ordered_json;
 
 constexpr size_t kColumns = 80;
 constexpr size_t kIndent = 6;
-// So many of one kind that are as they should be have a line each.
+// Maximum number of good reports of a kind that get a line each. More are summed up.
 constexpr size_t kLinesOfAKind = 4;
 
-// What follows the result, broken below itself.
+// Breaks the words after the result, and indents the further lines.
 std::string Line(std::string_view begin, const std::string& words) {
   return BrokenLine(absl::StrFormat("%-*s", kIndent,
                                     absl::string_view(begin.data(), begin.size())) +
@@ -33,7 +33,7 @@ std::string Line(std::string_view begin, const std::string& words) {
          "\n";
 }
 
-// 80 ms, or 1.2 s.
+// Returns "80 ms" or "1.2 s".
 std::string InShort(double seconds) {
   return seconds < 1 ? absl::StrFormat("%.3g ms", 1e3 * seconds)
                      : absl::StrFormat("%.1f s", seconds);

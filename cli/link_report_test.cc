@@ -21,7 +21,7 @@ using ::testing::Not;
 
 const Timeouts kTimes = Timeouts::Derive(absl::Seconds(10));
 
-// All is well.
+// Returns a status without any problem.
 Json Sample() {
   return Json::parse(R"({
     "servers": [{"server": 0, "name": "a:17", "heartbeat_age_seconds": 0.9},
@@ -53,7 +53,7 @@ ServerFigures Server(uint32_t server, double works) {
   return figures;
 }
 
-// What is not as it should be.
+// Returns the reports about problems.
 std::vector<LinkReport> Bad(std::vector<LinkReport> reports) {
   std::erase_if(reports, [](const LinkReport& report) {
     return report.result == Check::kOk || report.result == Check::kNone;
@@ -83,7 +83,7 @@ TEST(LinkReports, LookAtEveryRoleOnceAndFindNothingWrong) {
   EXPECT_EQ(WorstOf(reports), Check::kOk);
 }
 
-// 0.2 F and 0.4 F.
+// The limits are 0.2 F and 0.4 F.
 TEST(LinkReports, NameWhoIsLateAndWhoIsSilent) {
   for (const auto& [age, result] : std::map<double, Check::Result>{{2.0, Check::kOk},
                                                                    {2.1, Check::kWarn},
@@ -134,7 +134,8 @@ TEST(LinkReports, NameThePortsThatAreNotReachedFromHere) {
   EXPECT_THAT(bad[1].what, HasSubstr("nothing listens there"));
 }
 
-// It may be elsewhere: only one that was named must be there.
+// A guessed port may be wrong, since the admin port may be elsewhere. Only a named one
+// must answer.
 TEST(LinkReports, DoNotMissAnAdminPortThatWasGuessed) {
   LinkProbes probes = Answers();
   probes.admin_is_guessed = true;
@@ -201,7 +202,7 @@ TEST(LinkReports, NameTheStragglerAndTheSlowServer) {
               HasSubstr("works 40 ms for a step, and no other more than 10 ms"));
   EXPECT_EQ(WorstOf(reports), Check::kWarn);
 
-  // Not twice the next one's; and twice, but of no weight.
+  // Less than twice the next one; and more than twice, but too little to matter.
   for (const auto& [next, longest] : {std::pair(0.02, 0.038), std::pair(0.001, 0.005)}) {
     figures["bert"] =
         JobFigures{.workers = {Worker(0, 0.1, 0.001), Worker(1, 0.1, 0.001)},
@@ -236,7 +237,7 @@ TEST(LinkReportsAsText, FitsAScreenWhateverIsWrong) {
   for (const std::string& line : lines) {
     const auto width =
         std::ranges::count_if(line, [](char c) { return (c & 0xc0) != 0x80; });
-    // Names can be copied: they stay whole, on a line of their own.
+    // Names stay whole on their own line, so that they can be copied.
     const bool is_name =
         line.starts_with("      " + job) && line.find(' ', 6) == std::string::npos;
     names += is_name ? 1 : 0;

@@ -34,13 +34,13 @@ bool DefaultListens() {
   address.sin_family = AF_INET;
   address.sin_port = htons(kDefaultPort);
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  // On loopback it is answered or refused at once.
+  // On loopback, a connection is accepted or refused at once.
   return socket.valid() &&
          connect(socket.get(), reinterpret_cast<const sockaddr*>(&address),
                  sizeof(address)) == 0;
 }
 
-// Its launcher lives.
+// Returns whether the run's launcher is alive, since it holds the lock.
 bool IsLocked(const std::string& path) {
   const UniqueFd file(open(path.c_str(), O_RDWR | O_CLOEXEC));
   return file.valid() && flock(file.get(), LOCK_EX | LOCK_NB) != 0;
@@ -89,7 +89,7 @@ std::vector<FoundRun> FindLocalRuns(const std::string& directory) {
     }
     FoundRun run;
     std::ifstream file(path);
-    // Not all of it is there yet, or it is not of our kind.
+    // Ignores a file that is incomplete or is not such a file.
     if (!std::getline(file, run.coordinator) || !std::getline(file, run.job)) continue;
     if (ParseHostPort(run.coordinator).ok()) runs.push_back(std::move(run));
   }
@@ -107,7 +107,7 @@ absl::StatusOr<std::string> ChooseCoordinator(const std::string& given,
   if (!given.empty()) return given;
   if (default_listens || runs.empty()) return kDefaultCoordinator;
   if (runs.size() == 1) return runs.front().coordinator;
-  std::string several = "several runs are on this host; say which:";
+  std::string several = "several runs are on this host; choose one:";
   for (const FoundRun& run : runs) {
     absl::StrAppend(&several, several.back() == ':' ? "" : ",", " --coordinator ",
                     run.coordinator, " (job ", Printable(run.job), ")");

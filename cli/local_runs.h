@@ -1,7 +1,11 @@
-// The runs of `syncline run` on this host whose coordinators it started itself, on ports
-// of their own: so that `syncline status` finds them without being told where.
+// Registry of the runs on this host whose launcher started its own coordinator, on a port
+// of its own. It lets commands such as `syncline status` find these without an address.
 //
-// Each is a file in the user's state directory, locked for as long as its launcher lives.
+// Each run is a file in the user's state directory. Its launcher holds a lock on the file
+// while it lives.
+//
+// Thread safety: a LocalRun is used by one thread; functions may be called from any
+// thread.
 #pragma once
 
 #include <string>
@@ -14,7 +18,8 @@
 
 namespace syncline {
 
-// Where a run is announced; not announced at all where there is no place for it.
+// Announces a run until it is destroyed. Announces nothing if the directory is empty or
+// cannot be written.
 class LocalRun {
  public:
   LocalRun() = default;
@@ -34,39 +39,41 @@ struct FoundRun {
   std::string job;
 };
 
-// Those that live. What dead launchers left is removed.
+// Returns the runs whose launchers live. Removes the files of dead ones.
 std::vector<FoundRun> FindLocalRuns(const std::string& directory);
 
-// In the user's state directory; empty when there is none.
+// Returns the path in the user's state directory; empty when there is no such directory.
 std::string LocalRunsDirectory();
 
-// What a command asks: the coordinator that is given; otherwise 127.0.0.1:7070 if somebody
-// listens there, or else the only run of this host. InvalidArgument (Failure::kUsage) names
-// the runs when there are several.
+// Return the address that a command asks: `given` unless empty; otherwise 127.0.0.1:7070
+// if a process listens there; otherwise the only run of this host. Fail with
+// InvalidArgument (Failure::kUsage), which lists the runs, when there are several. If a
+// run is of `job`, only runs of that job count.
 absl::StatusOr<std::string> ChooseCoordinator(const std::string& given,
                                               const std::vector<FoundRun>& runs,
                                               bool default_listens);
 absl::StatusOr<std::string> CoordinatorToAsk(const std::string& given,
                                              const std::string& job = "");
-// Of a command that goes on, when the one that it asks does not answer any more, or does
-// not know the job: another one may by now. `asked` where there is none.
+// Chooses again, for a command that keeps running when its coordinator stops answering or
+// does not know the job: another coordinator may run it by now. Returns `asked` if there
+// is no choice.
 std::string CoordinatorToAskNow(const std::string& given, const std::string& job,
                                 const std::string& asked);
-// Of those runs of this host whose coordinator this is.
+// Return the jobs of the runs of this host that use this coordinator.
 std::vector<std::string> JobsStartedWith(const std::string& coordinator,
                                          const std::vector<FoundRun>& runs);
 std::vector<std::string> JobsStartedWith(const std::string& coordinator);
-// Of several runs, those whose job this is; all where it is of none, or not given.
+// Returns the runs of `job`; all runs if none is of this job.
 std::vector<FoundRun> RunsOf(const std::string& job, std::vector<FoundRun> runs);
 
-// The argument of a command that shows all jobs of a coordinator, or one of them.
+// Help text for the JOB argument of a command that shows all jobs or one of them.
 inline constexpr char kChosenJob[] =
-    "Show only this job; of several runs on this host, ask that of it";
+    "Show only this job; if this host has several runs, ask the run of this job";
 
-// --coordinator of such a command.
+// Adds --coordinator to such a command.
 void AddCoordinatorFlag(CLI::App& command, std::string* coordinator);
 
-// What the command does, once it is known whom it asks.
+// Sets flags.coordinator to the address that the command asks, then calls `action`.
 template <typename Flags>
 absl::StatusOr<int> Asking(Flags& flags, absl::StatusOr<int> (*action)(const Flags&)) {
   std::string job;

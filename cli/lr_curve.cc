@@ -18,7 +18,7 @@ namespace syncline {
 namespace {
 
 constexpr double kSmoothing = 0.9;
-constexpr double kDiverged = 4;  // times the least loss
+constexpr double kDiverged = 4;  // multiple of the least loss
 constexpr size_t kLeastPoints = 10;
 constexpr int kRows = 16;
 constexpr int kBarWidth = 48;
@@ -43,7 +43,7 @@ absl::Status WriteLines(const LossCurve& curve, const std::string& path) {
   return file.fail() ? CannotWrite(path) : absl::OkStatus();
 }
 
-// In single quotes of gnuplot, where only the quote itself is special.
+// Quotes for gnuplot. In single quotes, only the quote itself is special.
 std::string Quoted(const std::string& text) {
   return absl::StrCat("'", absl::StrReplaceAll(text, {{"'", "''"}}), "'");
 }
@@ -97,7 +97,8 @@ absl::Status CheckCurvePath(const std::string& path) {
     return absl::FailedPreconditionError(absl::StrCat(
         "drawing --out '", path, "' needs gnuplot; install gnuplot-nox, or name a .csv"));
   }
-  // Appends nothing: a curve of an earlier sweep stays until there is a new one.
+  // Appends nothing, so that the curve of an earlier sweep stays until there is a new
+  // one.
   if (!std::ofstream(path, std::ios::app)) {
     const absl::Status failed = CannotWrite(path);
     return WithFailure(failed, Failure::kUsage);

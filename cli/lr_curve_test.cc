@@ -17,7 +17,8 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
-// Falls around 1e-3, is least at 1e-1, and diverges beyond: a range test as it should be.
+// Returns the curve of an ideal range test: it falls around 1e-3, is lowest at 1e-1, and
+// then diverges.
 std::vector<LossAtRate> TypicalCurve() {
   std::vector<LossAtRate> raw;
   for (int i = 0; i <= 120; ++i) {

@@ -33,15 +33,14 @@ absl::Status CheckRange(const LrRangeOptions& options) {
       options.steps >= 10 && options.steps <= 10000) {
     return absl::OkStatus();
   }
-  return WithFailure(
-      absl::InvalidArgumentError(absl::StrFormat(
-          "--first %g, --last %g and --steps %d: needed are 0 < first < last <= 1e6 and "
-          "10 to 10000 steps",
-          options.first, options.last, options.steps)),
-      Failure::kUsage);
+  return WithFailure(absl::InvalidArgumentError(absl::StrFormat(
+                         "--first %g, --last %g and --steps %d: required are 0 < first < "
+                         "last <= 1e6 and 10 to 10000 steps",
+                         options.first, options.last, options.steps)),
+                     Failure::kUsage);
 }
 
-// The losses of the job, from the coordinator that is still up.
+// Fetches the losses of the job while its coordinator still runs.
 absl::StatusOr<std::vector<LossAtRate>> FetchCurve(const std::string& coordinator,
                                                    const RunOptions& run) {
   SYNCLINE_ASSIGN_OR_RETURN(const std::string text,

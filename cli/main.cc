@@ -1,4 +1,5 @@
-// The one binary, `syncline`. A subcommand is one file of this folder and one line here.
+// The main function of `syncline`. Each subcommand is one file of this folder and one
+// line here.
 
 #include "absl/synchronization/mutex.h"
 #include "cli/advise.h"
@@ -25,9 +26,9 @@
 
 int main(int argc, char** argv) {
   syncline::SilenceGrpcLog();
-  // Abseil as distributions build it follows the order of all locks, in search of
-  // deadlocks: 40 % of a coordinator's time with 10,000 members. Sanitizers do that in
-  // tests.
+  // Distributions build abseil with deadlock detection, which follows the order of all
+  // locks. It costs 40 % of a coordinator's time with 10,000 members. In tests,
+  // sanitizers do this.
   absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
   constexpr syncline::AddCommand kCommands[] = {
       syncline::AddServe,      syncline::AddRun,    syncline::AddLrRange,

@@ -15,16 +15,16 @@
 namespace syncline {
 namespace {
 
-// A killed process may leave children, which come to us next; only something that forks
-// faster than it is killed needs more rounds.
+// The children of a killed process come to this process in the next round. More rounds
+// help only against a program that forks faster than it is killed.
 constexpr int kRounds = 100;
 
-// 0 when there is no such process any more.
+// Returns the parent's pid; 0 if the process does not exist any more.
 pid_t ParentOf(pid_t process) {
   std::ifstream file(absl::StrCat("/proc/", process, "/stat"));
   std::string stat;
   std::getline(file, stat);
-  // "17 (a name) S 1 ...": the name may hold anything.
+  // In "17 (a name) S 1 ...", the name may contain any characters.
   const size_t after_name = stat.rfind(')');
   if (after_name == std::string::npos || after_name + 4 > stat.size()) return 0;
   return static_cast<pid_t>(std::strtol(stat.c_str() + after_name + 4, nullptr, 10));
@@ -53,7 +53,7 @@ Orphans::~Orphans() { prctl(PR_SET_CHILD_SUBREAPER, 0); }
 
 void Orphans::Reap(const IsKnown& is_known) const {
   siginfo_t info = {};
-  // Looks first: the exit of a known child is for somebody else to take.
+  // WNOWAIT only looks. The exit status of a known child is for its owner.
   while (waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid != 0) {
     if (!IsOrphan(info.si_pid, is_known)) return;
     waitpid(info.si_pid, nullptr, WNOHANG);

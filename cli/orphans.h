@@ -1,12 +1,12 @@
-// Processes that the launcher's children left behind in sessions of their own (setsid,
-// daemons): no signal to a process group reaches them. A subreaper becomes their parent
-// when theirs ends, and so can end them too.
+// Ends processes that the launcher's children left behind in sessions of their own
+// (setsid, daemons), which no signal to a process group reaches. As a subreaper this
+// process becomes their parent when their own parent ends.
 //
-//   Orphans orphans;               // from now on they come to this process
-//   orphans.Reap(is_known);        // now and then: those that have ended
+//   Orphans orphans;               // from now on orphans become children of this process
+//   orphans.Reap(is_known);        // periodically: reaps those that have ended
 //   orphans.Kill(is_known);        // at the end
 //
-// Children that this process had before are left alone. Belongs to one thread.
+// Ignores children that this process had before. Used by one thread.
 #pragma once
 
 #include <sys/types.h>
@@ -18,7 +18,7 @@ namespace syncline {
 
 class Orphans {
  public:
-  using IsKnown = std::function<bool(pid_t)>;  // a child that somebody waits for
+  using IsKnown = std::function<bool(pid_t)>;  // whether the caller waits for this child
 
   Orphans();
   ~Orphans();
@@ -26,7 +26,7 @@ class Orphans {
   Orphans& operator=(const Orphans&) = delete;
 
   void Reap(const IsKnown& is_known) const;
-  // All children that are not known, and what they leave behind in turn.
+  // Kills all children that are not known, and then their own orphans.
   void Kill(const IsKnown& is_known) const;
 
  private:

@@ -13,9 +13,9 @@
 namespace syncline {
 namespace {
 
-// Between columns.
+// Number of spaces between columns.
 constexpr size_t kGap = 2;
-// Below that, words are not broken in their column but begin further left.
+// If the last column is narrower than this, its further lines begin at kIndent.
 constexpr size_t kFewestForWords = 20;
 constexpr size_t kIndent = 8;
 constexpr absl::string_view kCut = "..";
@@ -24,7 +24,7 @@ bool BeginsCharacter(char byte) {
   return (static_cast<unsigned char>(byte) & 0xC0) != 0x80;
 }
 
-// Of the first so many characters.
+// Returns the number of bytes of the first `characters` characters.
 size_t BytesOf(std::string_view text, size_t characters) {
   size_t bytes = 0;
   for (; bytes < text.size(); ++bytes) {
@@ -79,7 +79,7 @@ std::string BrokenLine(std::string_view line, size_t columns, size_t hanging) {
     const size_t first_word = line.find_first_not_of(' ');
     size_t end = line.rfind(' ', BytesOf(line, room));
     if (end == std::string_view::npos || end < first_word) {
-      end = line.find(' ', first_word);  // a long word
+      end = line.find(' ', first_word);  // a word longer than the line
     }
     if (end == std::string_view::npos) break;
     const size_t next = line.find_first_not_of(' ', end);
@@ -107,7 +107,7 @@ std::string WordTable::Written(size_t columns) const {
   for (const Column& column : columns_) rows.front().push_back(column.title);
   rows.insert(rows.end(), rows_.begin(), rows_.end());
   std::vector<size_t> widths;
-  std::vector<size_t> shown;  // all columns but that of the words
+  std::vector<size_t> shown;  // all columns except the last one, which holds words
   size_t words_at = 0;
   for (size_t i = 0; i < columns_.size(); ++i) {
     widths.push_back(WidthOf(rows, i));

@@ -36,7 +36,7 @@ TEST(OutputWidth, BreaksLinesBetweenWordsAndNeverInside) {
 }
 
 TEST(OutputWidth, CountsCharactersAndNotBytes) {
-  const std::string word = "\xc3\xa4\xc3\xb6\xc3\xbc";  // three
+  const std::string word = "\xc3\xa4\xc3\xb6\xc3\xbc";  // three characters
   EXPECT_EQ(BrokenLine(word + " " + word, 7, 0), word + " " + word);
   EXPECT_EQ(BrokenLine(word + " " + word, 6, 1), word + "\n " + word);
   WordTable table({{"NAME"}, {"STATE"}});
@@ -46,7 +46,7 @@ TEST(OutputWidth, CountsCharactersAndNotBytes) {
 }
 
 TEST(OutputWidth, FitsWordsOfAnyCharactersIntoColumns) {
-  const std::string word = "\xc3\xa4\xc3\xb6\xc3\xbc";  // three
+  const std::string word = "\xc3\xa4\xc3\xb6\xc3\xbc";  // three characters
   EXPECT_EQ(CharactersOf(word + "a"), 4u);
   EXPECT_EQ(Clipped(word, 2), "\xc3\xa4\xc3\xb6");
   EXPECT_EQ(Clipped(word, 4), word);

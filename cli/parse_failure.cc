@@ -26,7 +26,7 @@ std::vector<std::string> NamesOfCommands(const CLI::App& app) {
   return names;
 }
 
-// "syncline bench codec", of what was parsed.
+// Returns the full name of the command, such as "syncline bench codec".
 std::string NameOf(const CLI::App& command) {
   const CLI::App* parent = command.get_parent();
   return parent == nullptr ? command.get_name()
@@ -49,8 +49,8 @@ absl::Status UnknownCommand(const CLI::App& app, const std::string& word) {
                                 : absl::StrCat("; did you mean ", nearest, "?")));
 }
 
-// The flag that `message` of CLI11 is about: its messages begin with the flag's name, some
-// after other words ("Could not convert: --workers = many").
+// Returns the flag that a message of CLI11 is about. Messages begin with the flag's name,
+// some after other words ("Could not convert: --workers = many").
 CLI::Option* FlagOf(CLI::App& command, const std::string& message) {
   for (size_t at = message.find('-'); at != std::string::npos;
        at = message.find('-', at + 1)) {
@@ -63,7 +63,7 @@ CLI::Option* FlagOf(CLI::App& command, const std::string& message) {
 
 struct Given {
   std::string flag;                       // as it was written
-  std::optional<std::string> value = {};  // of its last mention
+  std::optional<std::string> value = {};  // the last one, if the flag was repeated
   int times = 0;
 };
 
@@ -94,9 +94,9 @@ std::string WhatIsWrong(const CLI::Option& flag, const Given& given,
   }
   const std::string value = absl::StrCat(given.flag, " '", Printable(*given.value), "'");
   const std::string type = flag.get_type_name();
-  if (type == "INT" || type == "UINT") return value + " is no whole number";
-  if (type == "FLOAT") return value + " is no number";
-  return absl::StrCat(value, " is no valid value: ", flag.get_description());
+  if (type == "INT" || type == "UINT") return value + " is not a whole number";
+  if (type == "FLOAT") return value + " is not a number";
+  return absl::StrCat(value, " is not a valid value: ", flag.get_description());
 }
 
 }  // namespace

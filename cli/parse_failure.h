@@ -1,4 +1,4 @@
-// What was wrong with a command line, in our own words: what, where, and what to do.
+// Describes an error of the command line: what is wrong, where, and what to do.
 #pragma once
 
 #include <string>
@@ -9,8 +9,8 @@
 
 namespace syncline {
 
-// For an `error` that `app` raised about `arguments` (without the program's name).
-// Failure::kUsage; unknown names come with the nearest valid one.
+// Translates an `error` that `app` raised about `arguments` (without the program's name)
+// to Failure::kUsage. For unknown names suggests the nearest valid one.
 absl::Status ParseFailure(CLI::App& app, const CLI::ParseError& error,
                           const std::vector<std::string>& arguments);
 

@@ -29,7 +29,7 @@ using Json = nlohmann::ordered_json;
 struct PlanOptions {
   std::string file = {};
   double params = 0;
-  // Instead of the file's, when given.
+  // If not empty, these replace the optimizer and the state of the file.
   std::string optimizer = {};
   std::string state = {};
   uint32_t workers = 0;
@@ -41,7 +41,7 @@ absl::Status Usage(const std::string& message) {
   return WithFailure(absl::InvalidArgumentError(message), Failure::kUsage);
 }
 
-// ---- What is asked for ----
+// ---- Input ----
 
 absl::StatusOr<JobSpec> OneTensor(double params) {
   if (!(params >= 1 && params <= double{kMaxTensorElements})) {
@@ -219,22 +219,24 @@ std::string MemoryAsJson(const PlannedMemory& memory) {
 }
 
 void AddPlan(CLI::App& app, Command* selected) {
-  CLI::App* plan = app.add_subcommand("plan", "Say what a job would take");
+  CLI::App* plan = app.add_subcommand("plan", "Show what a job would need");
   plan->require_subcommand(1);
   auto options = std::make_shared<PlanOptions>();
   CLI::App* memory = plan->add_subcommand("memory", "Memory of a job on its servers");
   memory->add_option("file", options->file, "Job as YAML (see cli/README.md)");
   memory->add_option("--params", options->params,
-                     "Without a file: elements of one tensor, such as 7e9");
+                     "Without a job file: elements of one tensor, such as 7e9");
   memory->add_option("--optimizer", options->optimizer,
-                     "Instead of the file's; all its options have their defaults");
+                     "Optimizer instead of the file's, with default options");
   memory->add_option("--state", options->state, "f32, bf16 or int8 optimizer state");
-  memory->add_option("--workers", options->workers, "Instead of the file's");
+  memory->add_option("--workers", options->workers,
+                     "Number of workers instead of the file's");
   memory->add_option("--servers", options->cluster.servers, "Servers")
       ->capture_default_str();
-  memory->add_option("--threads", options->cluster.threads, "Engine threads of each")
+  memory
+      ->add_option("--threads", options->cluster.threads, "Engine threads of each server")
       ->capture_default_str();
-  memory->add_flag("--json", options->json, "All figures, in bytes");
+  memory->add_flag("--json", options->json, "Print JSON with all sizes, in bytes");
   memory->callback([=] { *selected = [options] { return ShowMemory(*options); }; });
 }
 

@@ -1,4 +1,4 @@
-// `syncline plan`: what a job would take, before anything runs.
+// `syncline plan`: computes what a job would need, before anything runs.
 //
 //   syncline plan memory job.yaml --servers 4 --threads 2
 //   syncline plan memory --params 7e9 --optimizer adamw --state int8
@@ -17,10 +17,10 @@ namespace syncline {
 
 struct ClusterSize {
   uint32_t servers = 1;
-  uint32_t threads = 1;  // engine threads of each: its shards
+  uint32_t threads = 1;  // engine threads of each server, which are its shards
 };
 
-// The memory of a job on servers, placed as the coordinator places it.
+// Memory of a job on its servers, placed as the coordinator places it.
 struct PlannedMemory {
   JobSpec spec = {};
   ClusterSize cluster = {};
@@ -29,13 +29,13 @@ struct PlannedMemory {
   MemoryUse Server(uint32_t server) const;  // all its shards together
 };
 
-// InvalidArgument as ValidateJob, or when the cluster is out of range.
+// Fails with InvalidArgument like ValidateJob, or when the cluster size is out of range.
 absl::StatusOr<PlannedMemory> PlanJobMemory(const JobSpec& spec,
                                             const ClusterSize& cluster);
 
-// For people: the largest tensors, the servers, the job.
+// Returns text for people: the largest tensors, the servers, the job.
 std::string MemoryAsTable(const PlannedMemory& memory);
-// All tensors, servers and shards, in bytes.
+// Returns all tensors, servers and shards, in bytes.
 std::string MemoryAsJson(const PlannedMemory& memory);
 
 void AddPlan(CLI::App& app, Command* selected);

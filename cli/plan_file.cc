@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "comm/base/failure.h"
 #include "comm/base/nearest.h"
+#include "comm/base/printable.h"
 #include "comm/base/status.h"
 #include "comm/base/sync_mode.h"
 #include "comm/job/job_settings.h"
@@ -18,14 +19,18 @@
 namespace syncline {
 namespace {
 
+// Limit of an error, which may quote the file.
+constexpr size_t kMaxErrorBytes = 1000;
+
 absl::Status Usage(const std::string& message) {
-  return WithFailure(absl::InvalidArgumentError(message), Failure::kUsage);
+  return WithFailure(absl::InvalidArgumentError(Printable(message, kMaxErrorBytes)),
+                     Failure::kUsage);
 }
 
-// "job.yaml:3: workers"
+// Stores a value, or fails. `where`: the place for errors, such as "job.yaml:3: workers".
 using ReadValue =
     std::function<absl::Status(const YAML::Node& value, const std::string& where)>;
-// What a map may hold, and where each value goes.
+// The keys that a map may have, and where their values are stored.
 struct Keys {
   std::string_view owner;  // "a job"
   std::map<std::string_view, ReadValue> readers;
@@ -47,8 +52,9 @@ absl::Status ReadMap(const YAML::Node& node, const std::string& source,
     const std::string& key = entry.first.Scalar();
     const auto reader = keys.readers.find(key);
     if (reader == keys.readers.end()) {
-      return Usage(absl::StrCat(Place(entry.first, source), "'", key, "' is no key of ",
-                                std::string(keys.owner), "", DidYouMean(key, names)));
+      return Usage(absl::StrCat(Place(entry.first, source), "'", key,
+                                "' is not a key of ", std::string(keys.owner), "",
+                                DidYouMean(key, names)));
     }
     SYNCLINE_RETURN_IF_ERROR(
         reader->second(entry.second, Place(entry.first, source) + key));
@@ -65,7 +71,7 @@ ReadValue Into(T* value, const char* kind) {
 }
 ReadValue Into(std::string* value) { return Into(value, "a name"); }
 
-// One of two words.
+// Reads one of two words.
 template <typename T>
 ReadValue IntoChoice(T* value, std::map<std::string, T> words) {
   return [=](const YAML::Node& node, const std::string& where) {
@@ -93,7 +99,7 @@ ReadValue IntoShape(std::vector<uint64_t>* shape) {
   };
 }
 
-// The names are checked with the values, by ValidateJob.
+// ValidateJob checks the names and the values.
 ReadValue IntoOptions(OptionValues* options) {
   return [=](const YAML::Node& node, const std::string& where) {
     if (!node.IsMap()) return Usage(absl::StrCat(where, " must be {option: number}"));
@@ -109,7 +115,7 @@ ReadValue IntoOptions(OptionValues* options) {
   };
 }
 
-// A name alone, or a map with more.
+// Reads a name, or a map with a name and more.
 ReadValue NameOr(std::string* name, const std::string& source, Keys keys) {
   keys.readers["name"] = Into(name);
   return [=](const YAML::Node& node, const std::string& where) {
@@ -137,7 +143,7 @@ ReadValue IntoTensors(std::vector<TensorSpec>* tensors, const std::string& sourc
   };
 }
 
-// A mode as flags and options have it, "ssp:3", or a map.
+// Reads a mode as in flags, such as "ssp:3", or as a map.
 ReadValue IntoMode(NamedOptions* mode, const std::string& source) {
   const ReadValue read_map =
       NameOr(&mode->name, source, {"a mode", {{"options", IntoOptions(&mode->values)}}});
@@ -198,7 +204,7 @@ Keys KeysOfJob(JobSpec& spec, const std::string& source) {
 
 absl::StatusOr<JobSpec> ParseJobFile(const std::string& text, const std::string& source) {
   JobSpec spec = {.name = "default"};
-  // yaml-cpp reports by exception; none leaves this function.
+  // yaml-cpp reports errors by exceptions; none of them leaves this function.
   try {
     SYNCLINE_RETURN_IF_ERROR(ReadMap(YAML::Load(text), source, KeysOfJob(spec, source)));
   } catch (const YAML::Exception& error) {

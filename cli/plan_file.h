@@ -1,4 +1,4 @@
-// A job written down as YAML, for `syncline plan`.
+// Reads the YAML description of a job, for `syncline plan`.
 //
 //   workers: 8
 //   optimizer: {name: adamw, options: {beta2: 0.95}, state: int8}
@@ -15,7 +15,7 @@
 //     - {name: embed, shape: [32000, 4096], learning_rate_scale: 0.1, state: f32}
 //     - {name: head, shape: [4096], options: {weight_decay: 0}, frozen: true}
 //
-// All but `tensors` may be left out, and is then what a Session would declare.
+// All keys but `tensors` are optional. The defaults are those of a Session.
 #pragma once
 
 #include <string>
@@ -25,9 +25,8 @@
 
 namespace syncline {
 
-// `source` is named in errors, which are Failure::kUsage: "job.yaml:3: 'optimzer' is no
-// key of a job; did you mean 'optimizer'?". What the values mean is not checked: see
-// ValidateJob.
+// `source` names the text in errors, which are Failure::kUsage: "job.yaml:3: 'optimzer'
+// is not a key of a job; did you mean 'optimizer'?". Does not check values: see ValidateJob.
 absl::StatusOr<JobSpec> ParseJobFile(const std::string& text, const std::string& source);
 absl::StatusOr<JobSpec> ReadJobFile(const std::string& path);
 

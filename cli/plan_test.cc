@@ -34,6 +34,11 @@ std::string Refusal(const std::string& text) {
   return std::string(spec.status().message());
 }
 
+// Otherwise a file could write to the terminal.
+TEST(PlanFile, QuotesOnlyPrintableTextInErrors) {
+  EXPECT_THAT(Refusal("\"w\\e[2J\": 1"), HasSubstr("'w\\x1b[2J' is not a key of a job"));
+}
+
 TEST(PlanFile, TakesAModeAsFlagsHaveIt) {
   const NamedOptions expected = {"ssp", {{"staleness", 3}}};
   for (const char* mode :
@@ -103,13 +108,13 @@ TEST(PlanFile, TakesANameAloneWithItsDefaults) {
 
 TEST(PlanFile, NamesLineAndNearestKey) {
   EXPECT_EQ(Refusal("workers: 2\noptimzer: adamw\n"),
-            "job.yaml:2: 'optimzer' is no key of a job; did you mean 'optimizer'?");
+            "job.yaml:2: 'optimzer' is not a key of a job; did you mean 'optimizer'?");
   EXPECT_THAT(Refusal("optimizer: {nam: adamw}"),
-              HasSubstr("'nam' is no key of an optimizer; did you mean 'name'?"));
+              HasSubstr("'nam' is not a key of an optimizer; did you mean 'name'?"));
   EXPECT_THAT(
       Refusal("tensors:\n  - {name: a, shap: [3]}"),
-      HasSubstr("job.yaml:2: 'shap' is no key of a tensor; did you mean 'shape'"));
-  EXPECT_THAT(Refusal("schedule: {state: x}"), HasSubstr("is no key of a schedule"));
+      HasSubstr("job.yaml:2: 'shap' is not a key of a tensor; did you mean 'shape'"));
+  EXPECT_THAT(Refusal("schedule: {state: x}"), HasSubstr("is not a key of a schedule"));
 }
 
 TEST(PlanFile, SaysWhatAValueMustBe) {
@@ -129,7 +134,7 @@ TEST(PlanFile, SaysWhatAValueMustBe) {
   EXPECT_THAT(Refusal("a: [\n"), HasSubstr("job.yaml:"));
 }
 
-// ---- The figures ----
+// ---- The sizes ----
 
 JobSpec Job(std::vector<TensorSpec> tensors) {
   return {.name = "job",
@@ -145,7 +150,7 @@ PlannedMemory Memory(const JobSpec& spec, const ClusterSize& cluster = {}) {
 }
 
 TEST(PlanMemoryOfJob, PlacesBlocksAsTheCoordinatorDoes) {
-  // Four blocks of a million on four shards of two servers.
+  // Four blocks of a million elements, on the four shards of two servers.
   const PlannedMemory memory =
       Memory(Job({{.name = "w", .shape = {4, 1 << 20}}}), {.servers = 2, .threads = 2});
   for (const MemoryUse& shard : memory.plan.shards) {

@@ -19,6 +19,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "cli/shown_command.h"
 #include "comm/base/failure.h"
 #include "comm/base/printable.h"
 #include "comm/base/status.h"
@@ -30,19 +31,19 @@ double Seconds(const timeval& time) {
   return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_usec) * 1e-6;
 }
 
-// Enough to see a Python traceback.
+// Enough for a Python traceback.
 constexpr size_t kTailLines = 20;
 // A stream without line ends (a progress bar of \r) is cut here.
 constexpr size_t kMaxLineBytes = 64 << 10;
-// A stream is read so often, 16 KiB at a time, before the others and signals have their
-// turn: what a large pipe holds.
+// Maximum number of reads of one stream, 16 KiB each, before other streams and signals
+// have their turn. Together they are as much as a large pipe holds.
 constexpr int kReadsAtOnce = 64;
-// So often children are looked for in any case: a thread that was there before the group
-// does not block SIGCHLD, and takes it away.
+// Children are checked at least this often. A thread that existed before the group does
+// not block SIGCHLD, and may consume it.
 constexpr absl::Duration kLookAnyway = absl::Milliseconds(250);
-// The guard knows so many process groups at once.
+// Maximum number of process groups that the guard knows at a time.
 constexpr size_t kMaxGroups = 65536;
-// After Ctrl-C nobody waits for a reader that has stopped reading.
+// After Ctrl-C, the launcher waits only this long for a reader that has stopped reading.
 constexpr int kShowAfterSignalMs = 200;
 
 sigset_t LauncherSignals() {
@@ -73,7 +74,7 @@ void WriteAll(int fd, std::string_view bytes) {
   }
 }
 
-// The environment of a child: the launcher's, with `changes` on top.
+// Returns the environment of a child: the launcher's, with `changes` applied.
 std::vector<std::string> MergeEnvironment(
     const std::vector<std::pair<std::string, std::string>>& changes) {
   std::map<std::string, std::string> merged;
@@ -98,13 +99,15 @@ std::vector<char*> Pointers(const std::vector<std::string>& texts) {
   return pointers;
 }
 
-// The guard's whole life: collect process groups, and kill them when the launcher is
-// gone. `groups` has its memory: after fork, another thread's lock of the allocator may
-// be held forever.
-[[noreturn]] void GuardMain(int pipe, std::vector<pid_t> groups) {
+// Runs the guard: collects process groups, and kills them when the launcher has ended.
+// `groups` has its capacity reserved, since allocation after fork may block forever on a
+// lock that another thread held.
+[[noreturn]] void GuardMain(int pipe, std::vector<pid_t> groups,
+                            const ShownCommand& shown, const char* title) {
   prctl(PR_SET_NAME, "syncline-guard");
-  setpgid(0, 0);  // a Ctrl-C is for the launcher
-  // The launcher's output must not stay open through the guard.
+  shown.Become(title);
+  setpgid(0, 0);  // Ctrl-C must only reach the launcher
+  // The guard must not keep the launcher's output open.
   for (int fd = 0; fd < pipe; ++fd) close(fd);
   close_range(static_cast<unsigned>(pipe) + 1, ~0U, 0);
   pid_t message = 0;
@@ -126,14 +129,14 @@ struct ExecPlan {
   pid_t launcher;
 };
 
-// After fork: only async-signal-safe calls.
+// Runs in the child. After fork, only async-signal-safe calls are allowed.
 [[noreturn]] void ChildMain(const ExecPlan& plan) {
   setpgid(0, 0);
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (getppid() != plan.launcher) _exit(127);  // the launcher died before prctl
   const sigset_t unblock = LauncherSignals();
   sigprocmask(SIG_UNBLOCK, &unblock, nullptr);
-  signal(SIGPIPE, SIG_DFL);  // what is ignored stays so across exec
+  signal(SIGPIPE, SIG_DFL);  // exec would keep an ignored signal ignored
   for (int i = 0; i < 3; ++i) {
     if (plan.standard[i] != i) dup2(plan.standard[i], i);
   }
@@ -167,7 +170,7 @@ absl::Status CheckProgram(const std::string& program) {
     return WithFailure(
         absl::NotFoundError(absl::StrCat(
             "cannot run '", Printable(program), "': it is ",
-            is_there ? "no executable file; chmod +x it, or name its interpreter"
+            is_there ? "not an executable file; chmod +x it, or name its interpreter"
                      : "not there; check the path")),
         Failure::kUsage);
   }
@@ -200,7 +203,7 @@ absl::StatusOr<std::unique_ptr<ProcessGroup>> ProcessGroup::Create() {
     return SystemError("cannot block signals");
   group->signal_fd_ = UniqueFd(signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK));
   if (!group->signal_fd_.valid()) return SystemError("cannot watch signals");
-  signal(SIGPIPE, SIG_IGN);  // `run --tee 3 | head`: the job goes on
+  signal(SIGPIPE, SIG_IGN);  // with `run --tee 3 | head`, the job continues
   group->orphans_ = std::make_unique<Orphans>();
   SYNCLINE_RETURN_IF_ERROR(group->StartGuard());
   return group;
@@ -226,11 +229,15 @@ absl::Status ProcessGroup::StartGuard() {
   SYNCLINE_RETURN_IF_ERROR(MakePipe(&read_end, &guard_pipe_));
   std::vector<pid_t> groups;
   groups.reserve(kMaxGroups);
+  // The guard needs another title. Otherwise a signal to all processes of the launcher's
+  // name would also go to the guard, which would ignore it.
+  const ShownCommand shown = ShownCommand::OfThisProcess();
+  const std::string title = absl::StrCat("syncline-guard of ", getpid());
   guard_ = fork();
   if (guard_ < 0) return SystemError("cannot start a process");
   if (guard_ == 0) {
     guard_pipe_.reset();
-    GuardMain(read_end.get(), std::move(groups));
+    GuardMain(read_end.get(), std::move(groups), shown, title.c_str());
   }
   return absl::OkStatus();
 }
@@ -285,7 +292,8 @@ absl::Status ProcessGroup::Spawn(Child& child) {
   child.pid = fork();
   if (child.pid < 0) return SystemError("cannot start a process");
   if (child.pid == 0) ChildMain(plan);
-  setpgid(child.pid, child.pid);  // both sides set it, so that nobody sees it unset
+  // The child does the same, so that its group is set before either process needs it.
+  setpgid(child.pid, child.pid);
   TellGuard(child.pid);
   error_write.reset();
   int error = 0;
@@ -341,7 +349,7 @@ void ProcessGroup::Stop(const std::string& name, absl::Duration grace) {
   const auto found = children_.find(name);
   if (found == children_.end()) return;
   kill(-found->second.pid, SIGTERM);
-  kill(-found->second.pid, SIGCONT);  // a stopped child could not hear the first
+  kill(-found->second.pid, SIGCONT);  // a stopped child cannot handle SIGTERM
   found->second.kill_at = std::min(found->second.kill_at, absl::Now() + grace);
 }
 
@@ -370,7 +378,7 @@ void ProcessGroup::Wait(absl::Time deadline) {
   for (const auto& [fd, shown] : shown_) {
     if (shown.has_pending()) polled.push_back({shown.fd(), POLLOUT, 0});
   }
-  // One millisecond more, so that the deadline has really come.
+  // Rounds up, so that the deadline has passed when poll returns.
   const absl::Duration left =
       std::clamp(deadline - absl::Now(), absl::ZeroDuration(), kLookAnyway);
   poll(polled.data(), polled.size(),
@@ -392,7 +400,7 @@ void ProcessGroup::ReadSignals() {
   }
 }
 
-// As any program does whose reader is slow; but a signal ends it.
+// Blocks like any program whose reader is slow, but a signal ends the wait.
 void ProcessGroup::WaitUntilShown() {
   for (;;) {
     std::vector<pollfd> polled = {{signal_fd_.get(), POLLIN, 0}};
@@ -409,7 +417,7 @@ void ProcessGroup::WaitUntilShown() {
   }
 }
 
-// Reads what the pipe holds now, but no more than a large pipe holds.
+// Reads what the pipe holds now, at most as much as a large pipe holds.
 void ProcessGroup::Pump(Child& child, Stream& stream) {
   std::array<char, 16384> bytes;
   for (int i = 0; i < kReadsAtOnce && stream.pipe.valid(); ++i) {
@@ -454,7 +462,7 @@ bool ProcessGroup::Reap(ProcessEvent* event) {
         info.si_pid == 0) {
       continue;
     }
-    // Its own children go with it, before its pid may be used again.
+    // Kills its children before its pid can be used again.
     kill(-child.pid, SIGKILL);
     TellGuard(-child.pid);
     rusage used = {};

@@ -1,15 +1,14 @@
-// The child processes of `syncline run`: started, watched, restarted and stopped by one
-// thread.
+// The child processes of `syncline run`. One thread starts, watches and stops them.
 //
-// Every child has its own process group and no standard input. None outlives the
-// launcher: on a clean way out Stop() ends the whole group and the destructor what left it
-// for a session of its own (cli/orphans.h), and after `kill -9` of the launcher the kernel
-// kills the children (PR_SET_PDEATHSIG) and a guard process the groups, and so the
-// children's children.
+// Every child has its own process group and no standard input. No child outlives the
+// launcher. On a clean exit Stop() ends the whole process group, and the destructor ends
+// processes that moved to a session of their own (cli/orphans.h). After `kill -9` of the
+// launcher the kernel kills the children (PR_SET_PDEATHSIG), and a guard process kills
+// their groups, which contain the children's children.
 //
-// Neither a child that floods its output nor a reader of ours that stops reading keeps the
-// launcher from signals and exits: each is read a bounded amount at a time, and what is
-// shown is kept while nobody takes it (cli/tee_stream.h).
+// The launcher keeps handling signals and exits even if a child floods its output or the
+// reader of the launcher's output stops reading. It reads a bounded amount of each stream
+// at a time, and buffers output that is not taken (cli/tee_stream.h).
 //
 //   SYNCLINE_ASSIGN_OR_RETURN(auto group, ProcessGroup::Create());
 //   const ProcessSpec train = {.name = "worker1", .argv = {"python3", "train.py"}};
@@ -19,9 +18,9 @@
 //     if (event.kind == ProcessEvent::kExit) ...
 //   }
 //
-// Not thread-safe; make only one per process, before other threads start: it takes over
-// SIGCHLD, SIGINT, SIGTERM and SIGHUP and ignores SIGPIPE until it is destroyed. Its
-// children get all of them back.
+// Not thread-safe. Create only one per process, before other threads start: until its
+// destruction it owns SIGCHLD, SIGINT, SIGTERM and SIGHUP and ignores SIGPIPE. Children
+// start with the default handling of all of these.
 #pragma once
 
 #include <sys/types.h>
@@ -46,74 +45,80 @@
 
 namespace syncline {
 
-// Where one of a child's output streams goes.
+// Where an output stream of a child goes.
 enum class Output {
-  kInherit,  // where the launcher's goes
+  kInherit,  // to the launcher's own stream
   kLog,      // to the log file only
-  kTee,      // to the log file, and line by line with the prefix "[name]: " where the
-             // launcher's goes
+  // To the log file, and by lines with the prefix "[name]: " to the launcher's own
+  // stream.
+  kTee,
 };
 
 struct ProcessSpec {
-  std::string name;                                      // unique in the group
-  std::vector<std::string> argv;                         // argv[0] is looked up in PATH
-  std::vector<std::pair<std::string, std::string>> env;  // added to the launcher's
+  std::string name;               // unique in the group
+  std::vector<std::string> argv;  // argv[0] is looked up in PATH
+  // added to the launcher's environment
+  std::vector<std::pair<std::string, std::string>> env;
   Output out = Output::kInherit;
   Output err = Output::kInherit;
-  std::string log_path;                           // appended to; needed by kLog and kTee
+  std::string log_path;                           // appended to; kLog and kTee need it
   std::function<void(std::string_view)> on_line;  // called for each logged line, if set
 };
 
 struct ProcessEvent {
   enum Kind { kExit, kSignal, kOutput, kTimeout };
   Kind kind = kTimeout;
-  std::string name;              // kExit: who
-  int wait_status = 0;           // kExit: as of waitpid
-  absl::Duration lived;          // kExit
+  std::string name;              // kExit: the child
+  int wait_status = 0;           // kExit: the status of waitpid
+  absl::Duration lived;          // kExit: time since the start
   std::deque<std::string> tail;  // kExit: its last logged lines
   int signal = 0;                // kSignal: what the launcher received
   // kOutput: on_line was called at least once.
 };
 
-// What a child that ended has used, its waited-for children included.
+// Resources that an ended child used, including its own children that it waited for.
 struct ProcessUsage {
   double cpu_seconds = 0;
   int64_t peak_rss_bytes = 0;
 };
 
-// "exit code 3", "signal 9 (Killed)".
+// Returns text such as "exit code 3" or "signal 9 (Killed)".
 std::string DescribeExit(int wait_status);
 
-// Before anything is started for it. NotFound (Failure::kUsage) when it cannot be run.
+// Checks a program before anything is started for it. Fails with NotFound
+// (Failure::kUsage) when it cannot be run.
 absl::Status CheckProgram(const std::string& program);
 
 class ProcessGroup {
  public:
   static absl::StatusOr<std::unique_ptr<ProcessGroup>> Create();
 
-  // Kills what still runs, and waits until what is shown was taken, or for a signal.
+  // Kills what still runs. Waits until all buffered output is written, or for a signal.
   ~ProcessGroup();
   ProcessGroup(const ProcessGroup&) = delete;
   ProcessGroup& operator=(const ProcessGroup&) = delete;
 
-  // NotFound or PermissionDenied when the program cannot be executed. A name may be used
-  // again after its kExit.
+  // Starts a child. Fails with NotFound or PermissionDenied when the program cannot be
+  // executed. A name may be used again after its kExit.
   absl::Status Start(const ProcessSpec& spec);
 
-  // Pumps output until something happens or `deadline` has come. A child whose kExit is
-  // reported is gone with its whole process group, and all its output is logged.
+  // Forwards output until an event happens or `deadline` is reached. When kExit is
+  // reported, the child's whole process group is gone and all its output is logged.
   ProcessEvent Next(absl::Time deadline);
 
-  // SIGTERM to the child's group now, SIGKILL after `grace`. Its kExit still comes.
+  // Sends SIGTERM to the child's group now, and SIGKILL after `grace`. Its kExit still
+  // comes.
   void Stop(const std::string& name, absl::Duration grace);
 
   bool IsRunning(const std::string& name) const { return children_.count(name) != 0; }
   bool empty() const { return children_.empty(); }
 
-  // Of a child that runs, so far, without its own children. Nothing where it is gone.
+  // Returns the CPU seconds so far of a running child, without its own children. nullopt
+  // if it does not run.
   std::optional<double> CpuSeconds(const std::string& name) const;
 
-  // Of the children whose kExit was reported, by name; of a name used again, the last.
+  // Usage of the children whose kExit was reported, by name. For a reused name: of the
+  // last.
   const std::map<std::string, ProcessUsage>& usage() const { return usage_; }
 
  private:
@@ -122,7 +127,7 @@ class ProcessGroup {
     UniqueFd pipe;
     Output output = Output::kLog;
     TeeStream* target = nullptr;  // for kTee
-    std::string partial;          // a line that has not ended yet
+    std::string partial;          // a line without its end yet
   };
   struct Child {
     ProcessSpec spec;
@@ -150,7 +155,7 @@ class ProcessGroup {
 
   std::map<std::string, Child> children_;
   std::map<std::string, ProcessUsage> usage_;
-  std::deque<int> signals_;         // received and not reported yet
+  std::deque<int> signals_;         // received, not reported yet
   bool interrupted_ = false;        // a signal was received
   std::map<int, TeeStream> shown_;  // the launcher's own streams, by descriptor
   std::unique_ptr<Orphans> orphans_;

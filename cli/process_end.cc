@@ -100,11 +100,11 @@ void FruitlessRestarts::NoteDeath(const JobSteps& steps) {
 std::string FruitlessRestarts::Describe() const {
   std::vector<uint64_t> steps;
   for (const auto& [job, step] : steps_) steps.push_back(step);
-  const std::string where =
-      steps.size() < 2 ? absl::StrCat("the job has not come further than step ",
-                                      steps.empty() ? 0 : steps.front())
-                       : absl::StrCat("its jobs have not come further than steps ",
-                                      absl::StrJoin(steps, " and "));
+  const std::string where = steps.size() < 2
+                                ? absl::StrCat("the job has not got beyond step ",
+                                               steps.empty() ? 0 : steps.front())
+                                : absl::StrCat("its jobs have not got beyond steps ",
+                                               absl::StrJoin(steps, " and "));
   return absl::StrCat("it was started again ", count_, " times, and ", where);
 }
 

@@ -1,4 +1,4 @@
-// What the end of a child of `syncline run` says, and when it is started again.
+// Interprets how a child of `syncline run` ended, and decides when it is started again.
 #pragma once
 
 #include <cstdint>
@@ -11,56 +11,57 @@
 
 namespace syncline {
 
-// Exit codes of our own services keep their meaning.
+// Returns the Failure for an exit code of our own services.
 Failure FailureOfExit(int wait_status);
 
 bool Succeeded(int wait_status);
 
-// Of a worker's, those that say something of the job; programs use the small ones for
-// much else.
+// Returns the Failure of a worker, for exit codes that are about the job. Programs use
+// the small exit codes for other things.
 Failure FailureOfWorker(int wait_status);
 
-// "failed with exit code 3".
+// Returns text such as "failed with exit code 3".
 std::string HowItFailed(int wait_status);
-// "SIGINT (Ctrl-C)".
+// Returns text such as "SIGINT (Ctrl-C)".
 std::string SignalName(int signal);
 
-// The last thing that a process had to say, in its own words if it failed as ours do:
-// ": disk is full", or nothing.
+// Returns the process's last message as ": disk is full", or an empty string. Prefers an
+// error message in our format.
 std::string LastWords(const ProcessEvent& event);
 
-// The last line that is logged of it, or nothing.
+// Returns the last logged line, or an empty string.
 std::string LastLine(const ProcessEvent& event);
 
-// How far each job of a run is, by its name.
+// The step of each job of a run, by job name.
 using JobSteps = std::map<std::string, uint64_t>;
 
-// How often something that died was started again since its job last came further. What
-// has brought it no further three times is not tried a fourth time.
+// Counts how often a process was restarted without progress of its job. After three
+// restarts without progress there is no further one.
 class FruitlessRestarts {
  public:
   static constexpr int kMost = 3;
 
-  // When it has died. How far the jobs of its run are; none when nobody knows.
+  // Call when the process has died. `steps`: progress of the jobs of its run; empty when
+  // unknown.
   void NoteDeath(const JobSteps& steps);
   bool AreUsedUp() const { return count_ >= kMost; }
-  // When it is started again. Returns how often that was in a row.
+  // Call on a restart. Returns the number of restarts in a row.
   int NoteRestart() { return ++count_; }
 
-  // "it was started again 3 times, and the job has not come further than step 7"; of
-  // several jobs, "than steps 7 and 9".
+  // Returns "it was started again 3 times, and the job has not got beyond step 7".
+  // For several jobs: "beyond steps 7 and 9".
   std::string Describe() const;
 
  private:
   int count_ = 0;
-  JobSteps steps_;  // the furthest that was seen when it died
+  JobSteps steps_;  // highest steps seen at its deaths
 };
 
-// None before the first restart, then `unit`, twice and four times that, and so on, a
-// minute at most.
+// Returns zero before the first restart, then `unit`, twice that, four times that and so
+// on, at most a minute.
 absl::Duration PauseBefore(int restart, absl::Duration unit);
 
-// "in 2s ", or nothing.
+// Returns text such as "in 2s ", or an empty string.
 std::string DescribePause(absl::Duration pause);
 
 }  // namespace syncline

@@ -20,9 +20,8 @@ TEST(FruitlessRestarts, AreCountedFromTheStepThatTheJobHasReached) {
   EXPECT_EQ(restarts.NoteRestart(), 3);
   restarts.NoteDeath({{"job", 5}});
   EXPECT_TRUE(restarts.AreUsedUp());
-  EXPECT_EQ(
-      restarts.Describe(),
-      "it was started again 3 times, and the job has not come further than step 12");
+  EXPECT_EQ(restarts.Describe(),
+            "it was started again 3 times, and the job has not got beyond step 12");
   restarts.NoteDeath({{"job", 13}});
   EXPECT_FALSE(restarts.AreUsedUp());
 }
@@ -39,9 +38,9 @@ TEST(FruitlessRestarts, AnyJobOfTheRunThatComesFurtherCounts) {
   restarts.NoteDeath({{"job", 40}, {"job-2", 9}});
   restarts.NoteRestart();
   EXPECT_TRUE(restarts.AreUsedUp());
-  EXPECT_EQ(restarts.Describe(),
-            "it was started again 3 times, and its jobs have not come further than "
-            "steps 40 and 9");
+  EXPECT_EQ(
+      restarts.Describe(),
+      "it was started again 3 times, and its jobs have not got beyond steps 40 and 9");
   restarts.NoteDeath({{"job-3", 1}});
   EXPECT_FALSE(restarts.AreUsedUp()) << "a new one makes its first step";
 }

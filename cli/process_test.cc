@@ -12,6 +12,9 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "comm/base/eventually.h"
+#include "comm/base/temp_directory.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -29,41 +32,21 @@ std::string ReadAll(const std::string& path) {
 }
 
 bool IsAlive(pid_t pid) {
-  // A zombie that nobody has reaped yet is dead, too.
+  // A zombie that was not reaped yet counts as dead.
   const std::string stat = ReadAll(absl::StrCat("/proc/", pid, "/stat"));
   const size_t after_name = stat.rfind(')');
   return after_name != std::string::npos && stat[after_name + 2] != 'Z';
 }
 
-// Waits for what another process does; false after ten seconds.
-template <typename Condition>
-bool Eventually(const Condition& condition) {
-  const absl::Time deadline = absl::Now() + absl::Seconds(10);
-  while (!condition()) {
-    if (absl::Now() > deadline) return false;
-    absl::SleepFor(absl::Milliseconds(5));
-  }
-  return true;
-}
-
 class ProcessGroupTest : public testing::Test {
  protected:
   void SetUp() override {
-    std::string pattern =
-        (std::filesystem::temp_directory_path() / "proc.XXXXXX").string();
-    directory_ = mkdtemp(pattern.data());
     auto group = ProcessGroup::Create();
     ASSERT_TRUE(group.ok()) << group.status();
     group_ = *std::move(group);
   }
-  void TearDown() override {
-    group_.reset();
-    std::filesystem::remove_all(directory_);
-  }
 
-  std::string Path(const std::string& name) const {
-    return absl::StrCat(directory_, "/", name);
-  }
+  std::string Path(const std::string& name) const { return directory_.File(name); }
 
   ProcessSpec Shell(const std::string& name, const std::string& script) const {
     ProcessSpec spec;
@@ -83,7 +66,7 @@ class ProcessGroupTest : public testing::Test {
     return pid;
   }
 
-  std::string directory_;
+  TempDirectory directory_;
   std::unique_ptr<ProcessGroup> group_;
 };
 
@@ -112,7 +95,7 @@ TEST_F(ProcessGroupTest, KeepsAllOfALargeOutput) {
   EXPECT_EQ(event.tail.size(), 20u);
   EXPECT_EQ(event.tail.back(), "200000");
   EXPECT_EQ(std::filesystem::file_size(Path("loud.log")),
-            1288895u);  // seq 1 200000 | wc -c
+            1288895u);  // as counted by seq 1 200000 | wc -c
 }
 
 TEST_F(ProcessGroupTest, GivesChildrenTheirEnvironmentAndNoInput) {
@@ -227,7 +210,7 @@ TEST_F(ProcessGroupTest, TakesGrandchildrenInSessionsOfTheirOwnAlong) {
   EXPECT_FALSE(IsAlive(grandchild));
 }
 
-// Sends SIGTERM to this process once the pipe of a tee is full, and nobody reads it.
+// Sends SIGTERM to this process once the tee's pipe is full and has no reader.
 TEST_F(ProcessGroupTest, HearsSignalsWhileNobodyReadsWhatItShows) {
   int pipe_ends[2];
   ASSERT_EQ(pipe(pipe_ends), 0);
@@ -266,7 +249,7 @@ TEST_F(ProcessGroupTest, SurvivesAReaderThatIsGone) {
   EXPECT_THAT(event.tail, ElementsAre("one", "two"));
 }
 
-// A child that writes without end must not keep the exit of another from being seen.
+// A child that writes without end must not hide the exit of another one.
 TEST_F(ProcessGroupTest, SeesAnExitBesideAChildThatFloods) {
   ASSERT_TRUE(group_->Start(Shell("a flood", "yes")).ok());
   ASSERT_TRUE(group_->Start(Shell("short", "exit 4")).ok());
@@ -288,7 +271,7 @@ TEST_F(ProcessGroupTest, ReportsItsOwnSignals) {
   EXPECT_EQ(event.signal, SIGINT);
 }
 
-// As threads of a library do that began before the group.
+// Threads of a library that existed before the group behave like this.
 TEST_F(ProcessGroupTest, HearsOfAnExitThoughAnotherThreadTakesTheSignal) {
   std::atomic<bool> is_over = false;
   std::thread other([&is_over] {
@@ -296,7 +279,7 @@ TEST_F(ProcessGroupTest, HearsOfAnExitThoughAnotherThreadTakesTheSignal) {
     sigemptyset(&signals);
     sigaddset(&signals, SIGCHLD);
     pthread_sigmask(SIG_UNBLOCK, &signals, nullptr);
-    while (!is_over) getppid();  // a signal is taken on the way back
+    while (!is_over) getppid();  // the signal is handled when a system call returns
   });
   ASSERT_TRUE(group_->Start(Shell("a", "sleep 0.05; exec >&- 2>&-; sleep 0.05")).ok());
   const ProcessEvent event = group_->Next(absl::InfiniteFuture());

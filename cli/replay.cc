@@ -49,10 +49,10 @@ absl::Status Usage(const std::string& message) {
   return WithFailure(absl::InvalidArgumentError(message), Failure::kUsage);
 }
 
-// A new directory that goes with whoever needed it.
+// A new directory that the destructor removes.
 class Scratch {
  public:
-  // Beside that file, where there is room for its like.
+  // Creates it beside `file`, where there is room for data of that size.
   static absl::StatusOr<std::unique_ptr<Scratch>> Beside(const std::string& file) {
     std::string path = absl::StrCat(file, ".replay-XXXXXX");
     if (mkdtemp(path.data()) != nullptr) {
@@ -76,7 +76,7 @@ class Scratch {
   const std::string path_;
 };
 
-// Keeps nothing: for those who only want to know whether a journal can be played.
+// Stores nothing. Used to check whether a journal can be replayed.
 class NoStore final : public BlobStore {
  public:
   absl::StatusOr<std::vector<Blob>> List(const std::string&) override {
@@ -123,19 +123,19 @@ absl::StatusOr<ReplayOptions> OptionsFor(JournalRun run, const CodecRegistry& co
 
 absl::Status CheckHasSteps(const ReplayOptions& options) {
   if (!options.shard.training.sync().is_async()) return absl::OkStatus();
-  return absl::FailedPreconditionError(absl::StrCat(
-      "job '", Printable(options.about.job),
-      "' is of mode asp, where blocks have no step in common: there is no checkpoint "
-      "and no file of weights to be had, only --verify"));
+  return absl::FailedPreconditionError(
+      absl::StrCat("job '", Printable(options.about.job),
+                   "' has mode asp, where blocks have no step in common: --verify works, "
+                   "but a checkpoint or a file of weights cannot be made"));
 }
 
 absl::Status CheckFlags(const ReplayFlags& flags) {
   if (flags.journals.empty() || flags.job.empty()) {
-    return Usage("replay needs --journal DIR, of every server, and --job NAME");
+    return Usage("replay needs --journal DIR for every server, and --job NAME");
   }
   if (flags.out.empty() && flags.checkpoint_out.empty() && !flags.verify) {
     return Usage(
-        "say what for: --out FILE for the weights, --checkpoint-out DIR for a "
+        "choose what to produce: --out FILE for the weights, --checkpoint-out DIR for a "
         "checkpoint to go on from, or --verify");
   }
   return flags.out.empty() ? absl::OkStatus() : CheckWeightsFile(flags.out);
@@ -144,18 +144,19 @@ absl::Status CheckFlags(const ReplayFlags& flags) {
 void Tell(const JournalRun& run) {
   std::cout << "run " << Printable(run.Describe()) << "\n";
   for (const std::string& other : run.others) {
-    std::cout << "note: not played (--run): " << Printable(other) << "\n";
+    std::cout << "note: not replayed (--run selects it): " << Printable(other) << "\n";
   }
 }
 
 void Tell(const ReplayFlags& flags, const ReplaySummary& done) {
   for (const std::string& torn : done.torn) std::cout << "note: " << torn << "\n";
   std::cout << "job " << Printable(flags.job) << ": " << done.records
-            << " records were played from " << done.began << " to step " << done.name.step
-            << " (the journal has steps " << done.first << " to " << done.last << ")\n";
+            << " records were replayed from " << done.began << " to step "
+            << done.name.step << " (the journal has steps " << done.first << " to "
+            << done.last << ")\n";
   if (flags.verify) {
     std::cout << "verified: " << done.compared
-              << " digests of the servers are those of this replay\n";
+              << " digests of the servers match this replay\n";
   }
   if (!flags.checkpoint_out.empty()) {
     std::cout << "checkpoint " << done.name.ToString() << " is in "
@@ -187,7 +188,7 @@ absl::StatusOr<int> Replay(const ReplayFlags& flags) {
   if (uint64_t to = 0; absl::SimpleAtoi(flags.to, &to)) {
     options.to = to;
   } else if (!flags.to.empty()) {
-    return Usage(absl::StrCat("--to ", flags.to, " is no step"));
+    return Usage(absl::StrCat("--to ", flags.to, " is not a step"));
   }
   options.digests = flags.verify ? Digests::kCompared : Digests::kIgnored;
   std::unique_ptr<BlobStore> checkpoints;
@@ -236,10 +237,10 @@ absl::StatusOr<ReplaySummary> ReplayToCheckpoint(JournalRun run,
 
 void AddReplay(CLI::App& app, Command* selected) {
   auto flags = std::make_shared<ReplayFlags>();
-  CLI::App* replay = app.add_subcommand("replay",
-                                        "Play a run of a job again from its journal, up "
-                                        "to any step of it; for at least one "
-                                        "of --out, --checkpoint-out and --verify");
+  CLI::App* replay = app.add_subcommand(
+      "replay",
+      "Replay a run of a job from its journal, up to any of its steps; needs at least "
+      "one of --out, --checkpoint-out and --verify");
   replay->add_option("--journal", flags->journals,
                      "A server's --journal-dir; once for each that is not shared. "
                      "Required");
@@ -254,8 +255,9 @@ void AddReplay(CLI::App& app, Command* selected) {
       "--checkpoint-out", flags->checkpoint_out,
       "Directory, or s3://BUCKET/PREFIX, for a checkpoint at that step, to "
       "resume from");
-  replay->add_flag("--verify", flags->verify,
-                   "Compare what the servers had, after each step of each block");
+  replay->add_flag(
+      "--verify", flags->verify,
+      "Compare the result of each step of each block with what the servers had");
   replay->callback([=] {
     *selected = [flags]() -> absl::StatusOr<int> {
       absl::StatusOr<int> done = Replay(*flags);

@@ -1,4 +1,4 @@
-// `syncline replay`: a job again from its journal, without its servers and workers.
+// `syncline replay`: recomputes a job from its journal, without servers and workers.
 //
 //   syncline replay --journal /data/journal --job bert --out weights.safetensors
 //   syncline replay --journal a --journal b --job bert --to 1200 --verify --out w.safetensors
@@ -15,13 +15,13 @@
 
 namespace syncline {
 
-// Whether its journal leads to a step at all: not in mode asp, where blocks have none in
-// common.
+// Whether a replay of the journal yields a step. Not in mode asp, whose blocks have no
+// common step.
 absl::StatusOr<bool> LeadsToAStep(const JournalRun& run);
 
-// Makes a checkpoint of the last step that the run's journal has, and compares digests on
-// the way. `checkpoints`: of the job; made where it is missing. Errors are ReplayInto's;
-// FailedPrecondition for a job of mode asp, which has no step.
+// Makes a checkpoint of the last step in the run's journal, and compares digests on the
+// way. `checkpoints`: the job's directory, created if missing. Fails like ReplayInto, and
+// with FailedPrecondition for a job of mode asp.
 absl::StatusOr<ReplaySummary> ReplayToCheckpoint(JournalRun run,
                                                  const std::string& checkpoints);
 

@@ -35,13 +35,12 @@ std::string RandomId() {
 
 void AddWorkerFlags(CLI::App& command, RunOptions& options) {
   command.add_option("--workers", options.workers, "Workers of the whole job");
-  command.add_option(
-      "--min-workers", options.min_workers,
-      "Go on while so many workers have not failed (default: all, or those "
-      "of MIN hosts)");
+  command.add_option("--min-workers", options.min_workers,
+                     "Go on while at least this many workers have not failed (default: "
+                     "all, or those of MIN hosts)");
   command.add_option("--nnodes", options.nnodes, "Hosts of the job: N or MIN:MAX")
       ->capture_default_str();
-  command.add_option("--node-rank", options.node_rank, "Which of the hosts this is")
+  command.add_option("--node-rank", options.node_rank, "Number of this host, from 0")
       ->capture_default_str();
   command.add_option("--nproc-per-node", options.nproc_per_node,
                      "Workers on each host: N, auto, cpu or gpu");
@@ -49,8 +48,8 @@ void AddWorkerFlags(CLI::App& command, RunOptions& options) {
                    "One host, with its own coordinator");
   command
       .add_option("--max-restarts", options.max_restarts,
-                  "How often each failed worker is started again, three times in a row "
-                  "at most while the job comes no further")
+                  "How often each failed worker is started again; at most three times in "
+                  "a row while the job makes no progress")
       ->capture_default_str();
 }
 
@@ -66,16 +65,15 @@ void AddServiceFlags(CLI::App& command, RunOptions& options) {
   command.add_option("--job", options.job, "Name of the job")->capture_default_str();
   command.add_option(
       "--run-id,--rdzv-id", options.run_id,
-      "Tells two runs of one job name apart (default: random on one host)");
+      "Distinguishes runs of the same job name (default: random on one host)");
   command
       .add_option("--failure-timeout", options.failure_timeout,
-                  "How long the job may stand still because somebody died")
+                  "How long the job may stand still after the death of a member")
       ->capture_default_str();
-  command.add_option(
-      "--patience", options.patience,
-      "How long members wait for a coordinator that is away, and this command for one at "
-      "--coordinator that does not answer yet: 90s, 5m (default: 30 times "
-      "--failure-timeout, 5m where that is 10s)");
+  command.add_option("--patience", options.patience,
+                     "How long members wait while the coordinator is away, and this "
+                     "command for an answer of --coordinator: 90s, 5m (default: 30 times "
+                     "--failure-timeout, 5m where that is 10s)");
   command.add_option("--engine-threads", options.engine_threads,
                      "Engine threads of each server");
   command.add_option(
@@ -84,12 +82,12 @@ void AddServiceFlags(CLI::App& command, RunOptions& options) {
       "auto (shared memory in a host, TLS 1.3 between hosts), tls or plain "
       "(neither sealed nor authenticated); default: auto");
   command.add_option("--mode", options.mode,
-                     "Who waits for whom: bsp, bsp:quorum=3,grace_ms=20, ssp:3 or asp "
-                     "(default: the program's, or bsp)");
+                     "Which workers wait for others: bsp, bsp:quorum=3,grace_ms=20, "
+                     "ssp:3 or asp (default: the program's, or bsp)");
   command.add_flag(
       "--local-aggregation", options.local_aggregation,
-      "The workers of a host add up their gradients and send them once, and get weights "
-      "once: programs with syncline.torch on CPUs, mode bsp (docs/pytorch.md)");
+      "The workers of a host send the sum of their gradients once, and get weights once: "
+      "for programs with syncline.torch on CPUs, mode bsp (docs/pytorch.md)");
 }
 
 void AddDurabilityFlags(CLI::App& command, RunOptions& options) {
@@ -99,12 +97,13 @@ void AddDurabilityFlags(CLI::App& command, RunOptions& options) {
       "s3://BUCKET/PREFIX (docs/checkpoints.md)");
   command.add_option("--journal-dir", options.journal_dir,
                      "Where services that are started here keep journals");
-  command.add_option("--journal-snapshot-factor", options.journal_snapshot_factor,
-                     "As of syncline serve, for services that are started here: how much "
-                     "a journal grows until it begins with a snapshot (default: 4)");
+  command.add_option(
+      "--journal-snapshot-factor", options.journal_snapshot_factor,
+      "For services that are started here, as in syncline serve: how much a journal may "
+      "grow before it begins again with a snapshot (default: 4)");
 }
 
-// "How many checkpoints stay (default: the program's, or 3)"
+// Returns for example "How many checkpoints are kept (default: the program's, or 3)".
 std::string HelpOf(const JobSetting& setting) {
   std::string help(setting.meaning);
   help[0] = absl::ascii_toupper(static_cast<unsigned char>(help[0]));
@@ -142,11 +141,12 @@ absl::StatusOr<int> RunProgram(RunOptions options,
   for (const std::string& line : UnderstandTorchrun(options)) Launcher::Say(line);
   SYNCLINE_ASSIGN_OR_RETURN(const ProgramKind kind, KindOfProgram(options.program_flags));
   SYNCLINE_ASSIGN_OR_RETURN(options.program, ProgramCommand(options.program, kind));
-  // Launchers on several nodes cannot agree on a random one: those are given --run-id.
+  // Launchers on several nodes cannot agree on a random id, so they need --run-id.
   if (options.run_id.empty() && IsOneNode(options.nnodes)) options.run_id = RandomId();
   const bool asks_for_gpus =
       options.nproc_per_node == "gpu" || options.nproc_per_node == "auto";
-  // The driver's, since the trainers' CUDA may be another than the module's.
+  // Asks the driver, because the trainers may use another CUDA version than the module
+  // does.
   const CudaDriver driver = asks_for_gpus ? ProbeCudaDriver() : CudaDriver{};
   const Machine machine = {DescribeMachine().cores, driver.device_count,
                            MemoryForJobs(ReadProcessLimits()), driver.message};
@@ -163,17 +163,19 @@ absl::StatusOr<int> RunProgram(RunOptions options,
   launcher.set_at_end(at_end);
   SYNCLINE_ASSIGN_OR_RETURN(const int code, launcher.Run());
   if (code != kExitDone) return code;
-  // Its work is done all the same; the next run will say what it finds.
+  // The job has succeeded even if this fails. The next run reports what it finds in the
+  // journal.
   if (const absl::Status settled = SettleJournal(options); !settled.ok()) {
-    Launcher::Say(absl::StrCat("the journal does not say that the job came to its end: ",
+    Launcher::Say(absl::StrCat("the journal does not record that the job finished: ",
                                std::string(settled.message())));
   }
   return code;
 }
 
 void AddRunFlags(CLI::App& command, RunOptions& options) {
-  command.add_option("program", options.program,
-                     "What each worker runs, with its arguments; train.py: by python3");
+  command.add_option(
+      "program", options.program,
+      "Program of each worker, with its arguments; python3 runs a .py file");
   AddWorkerFlags(command, options);
   AddServiceFlags(command, options);
   AddDurabilityFlags(command, options);

@@ -1,5 +1,5 @@
-// `syncline run`: starts the workers of a job on this host, and what they need
-// (cli/launcher.h).
+// `syncline run`: starts the workers of a job on this host, and the services that they
+// need (cli/launcher.h).
 #pragma once
 
 #include <functional>
@@ -12,10 +12,10 @@
 
 namespace syncline {
 
-// The flags of `syncline run` that say who runs where, for commands that run a program.
+// Adds the flags that say which processes run where, for commands that run a program.
 void AddRunFlags(CLI::App& command, RunOptions& options);
 
-// Runs the program; `at_end` is called as Launcher says.
+// Runs the program. `at_end`: see Launcher::set_at_end.
 absl::StatusOr<int> RunProgram(RunOptions options,
                                const std::function<void(const std::string&)>& at_end);
 

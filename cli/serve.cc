@@ -43,6 +43,7 @@
 #include "server/admin/history.h"
 #include "server/admin/job_metrics.h"
 #include "server/admin/metrics.h"
+#include "server/checkpoint/s3/settings.h"
 #include "server/service/coordinator_service.h"
 #include "server/service/server_node.h"
 #include "server/store/sqlite_store.h"
@@ -50,9 +51,17 @@
 namespace syncline {
 namespace {
 
+// Time to wait for the first answer of a bucket. It usually takes less than a second. A
+// launcher waits longer than this for its services.
+constexpr absl::Duration kFirstLook = absl::Seconds(10);
+// Shorter than the coordinator's patience: a server only reads what the coordinator has
+// found in the bucket before. Jobs wait in the coordinator.
+constexpr absl::Duration kServersPatience = absl::Minutes(2);
+
 class Services {
  public:
-  // `lead`: where this coordinator is one of several, or null. Outlives them.
+  // `lead`: set if this coordinator is one of several; otherwise null. It must outlive
+  // the services.
   Services(ServePlan plan, StopSignal& stop, Standby* lead)
       : plan_(std::move(plan)),
         stop_(stop),
@@ -66,15 +75,17 @@ class Services {
   void Stop();
 
  private:
+  absl::Status OpenCheckpoints();
   absl::Status OpenAuditLog();
   absl::Status StartCoordinator();
   absl::Status StartAdmin();
   absl::Status StartServer();
   void SayWhoMayReadTheAdminPort() const;
   void WarnOfKeysInTheClear(DataPlaneMode mode) const;
-  // By which the coordinator and people know this server.
+  // Returns the name by which the coordinator and users know this server.
   std::string ServerName() const;
-  // As which server; none: as a coordinator alone. Once, and whenever the number changes.
+  // Prints that this process is ready: once, and again when the server's number changes.
+  // `server`: its number; nullopt for a coordinator alone.
   void SayReady(std::optional<uint32_t> server);
   std::vector<std::string> NotReadyBecause() const;
 
@@ -82,22 +93,23 @@ class Services {
   StopSignal& stop_;
   Standby* const lead_;
   const Logger log_;
-  uint64_t handshakes_ = 0;  // refused; under the lock of refused_handshakes_
+  // Number of refused handshakes, guarded by the lock of refused_handshakes_.
+  uint64_t handshakes_ = 0;
   prometheus::Registry registry_;
   ControlMetrics control_metrics_{registry_};
   std::unique_ptr<AuditLog> audit_log_;
   Logger audit_;
-  std::optional<RefusedHandshakes> refused_handshakes_;  // by the coordinator
-  std::optional<CrowdedLog> crowded_;                    // likewise
+  std::optional<RefusedHandshakes> refused_handshakes_;  // of the coordinator
+  std::optional<CrowdedLog> crowded_;                    // of the coordinator
   Metrics metrics_;
-  std::string control_;  // the coordinator's address, for this process and its users
-  std::optional<std::string> reachable_;  // where that is another for other hosts
+  std::string control_;  // the coordinator's address for this process and its users
+  std::optional<std::string> reachable_;  // its address for other hosts, if different
   std::unique_ptr<StateStore> store_;
-  std::stop_source ends_;                   // nothing is tried again for long
-  std::unique_ptr<BlobStore> checkpoints_;  // null: none are kept
+  std::stop_source ends_;                   // requested by Stop: retries end soon
+  std::unique_ptr<BlobStore> checkpoints_;  // null: no checkpoints
   std::unique_ptr<CoordinatorService> coordinator_;
   RunningServer control_server_;
-  Advisor advisor_;  // of the thread that makes admin pages
+  Advisor advisor_;  // used by the thread that makes admin pages
   const SteadyClock uptime_;
   History history_;  // of the coordinator's jobs
   std::unique_ptr<AdminServer> admin_;
@@ -106,17 +118,13 @@ class Services {
   absl::Mutex ready_mutex_;
   bool said_ready_ ABSL_GUARDED_BY(ready_mutex_) = false;
   std::optional<uint32_t> said_server_ ABSL_GUARDED_BY(ready_mutex_);
-  std::optional<JobMetrics> job_metrics_;         // of a coordinator
-  std::map<uint32_t, std::set<uint32_t>> ranks_;  // that have metrics, by job
+  std::optional<JobMetrics> job_metrics_;         // only in a coordinator
+  std::map<uint32_t, std::set<uint32_t>> ranks_;  // ranks that have metrics, by job
 };
 
 absl::Status Services::Start() {
   control_ = plan_.coordinator;
-  if (!plan_.checkpoint_dir.empty()) {
-    SYNCLINE_ASSIGN_OR_RETURN(
-        checkpoints_, OpenCheckpointStore(plan_.checkpoint_dir, ends_.get_token()));
-    log_.Info("checkpoints can be written", {{"where", checkpoints_->Describe()}});
-  }
+  SYNCLINE_RETURN_IF_ERROR(OpenCheckpoints());
   if (!plan_.journal_dir.empty()) {
     SYNCLINE_RETURN_IF_ERROR(CheckJournalDir(plan_.journal_dir));
   }
@@ -126,6 +134,44 @@ absl::Status Services::Start() {
   if (plan_.has_server) return StartServer();
   SayReady(std::nullopt);
   return absl::OkStatus();
+}
+
+// Fails if the bucket refuses access. If it does not answer, the service starts all the
+// same, and jobs that need the bucket wait for it.
+absl::Status Services::OpenCheckpoints() {
+  if (plan_.checkpoint_dir.empty()) return absl::OkStatus();
+  prometheus::Gauge& available = CheckpointStoreAvailable(registry_);
+  if (!IsS3Location(plan_.checkpoint_dir)) {
+    SYNCLINE_ASSIGN_OR_RETURN(checkpoints_, OpenCheckpointStore(plan_.checkpoint_dir));
+    available.Set(1);
+    log_.Info("checkpoints can be written", {{"where", checkpoints_->Describe()}});
+    return absl::OkStatus();
+  }
+  const auto on_change = [this, &available](const std::string& where,
+                                            const absl::Status& status) {
+    available.Set(status.ok() ? 1 : 0);
+    if (status.ok()) return log_.Info("checkpoints can be written", {{"where", where}});
+    log_.Warning(
+        "checkpoints can neither be read nor written; jobs that may have some wait, and "
+        "the bucket is asked until it answers",
+        {{"error", std::string(status.message())}});
+  };
+  SYNCLINE_ASSIGN_OR_RETURN(
+      auto bucket,
+      AwaitCheckpointStore(
+          plan_.checkpoint_dir,
+          {.hurry = ends_.get_token(),
+           .patience = plan_.has_coordinator ? absl::ZeroDuration() : kServersPatience,
+           .on_change = on_change}));
+  const std::optional<absl::Status> first =
+      bucket->AwaitFirst(kFirstLook, [this] { return stop_.IsPending(); });
+  checkpoints_ = std::move(bucket);
+  if (!first) {
+    log_.Warning("checkpoints can neither be read nor written yet: no answer",
+                 {{"where", checkpoints_->Describe()}});
+    return absl::OkStatus();
+  }
+  return absl::IsUnavailable(*first) ? absl::OkStatus() : *first;
 }
 
 absl::Status Services::OpenAuditLog() {
@@ -155,7 +201,8 @@ absl::Status Services::StartCoordinator() {
   options.coordinator = {.timeouts = plan_.timeouts,
                          .expected_servers = plan_.servers,
                          .patience = plan_.patience,
-                         .own_server = plan_.has_server ? ServerName() : ""};
+                         .own_server = plan_.has_server ? ServerName() : "",
+                         .spreads_shares = plan_.spreads_shares};
   options.store = lead_ != nullptr ? &lead_->store() : store_.get();
   if (lead_ != nullptr) options.leads = [this] { return lead_->leads(); };
   options.comes_back = !plan_.has_server;
@@ -213,7 +260,7 @@ absl::Status Services::StartAdmin() {
     pages.events_json = [this] { return EventsAsJson(coordinator_->EventsNow()); };
     pages.history = &history_;
     pages.advice_json = [this] {
-      // What is no status is a bug, and the page shows none then.
+      // A status that cannot be parsed is a bug. The page then shows no advice.
       const absl::Status added =
           advisor_.Add(StatusAsJson(coordinator_->StatusNow()), uptime_.Now());
       return added.ok() ? advisor_.AllJson() : std::string("{}");
@@ -248,13 +295,13 @@ void Services::SayWhoMayReadTheAdminPort() const {
   if (is_here || (plan_.admin_seals && has_token)) return;
   if (plan_.admin_seals) {
     return log_.Warning(
-        "anybody who reaches the admin port may read it: give --admin-token-file, unless "
-        "all of this network may",
+        "anyone who can reach the admin port may read it: give --admin-token-file, "
+        "unless everyone on this network may",
         {{"admin", admin_->address()}});
   }
   log_.Warning(has_token
                    ? "the admin port speaks plain text: its token travels in the clear"
-                   : "the admin port speaks plain text, and to anybody",
+                   : "the admin port speaks plain text, and answers anyone",
                {{"admin", admin_->address()}});
 }
 
@@ -264,8 +311,9 @@ void Services::WarnOfKeysInTheClear(DataPlaneMode mode) const {
   const bool is_here = control.ok() && IsLoopback(control->host);
   if (!seals || plan_.tls.HasTls() || is_here) return;
   log_.Warning(
-      "the keys of the data plane travel in the clear, as the control plane has no TLS; "
-      "give --tls-cert, --tls-key and --tls-ca, unless all of this network is trusted");
+      "the keys of the data plane travel in the clear, because the control plane has no "
+      "TLS; give --tls-cert, --tls-key and --tls-ca, unless you trust everyone on this "
+      "network");
 }
 
 std::string Services::ServerName() const {
@@ -300,7 +348,7 @@ absl::Status Services::StartServer() {
   events.on_attached = [this](uint32_t server) { SayReady(server); };
   events.on_given_up = [this](const absl::Status& status) { stop_.Fail(status); };
   events.on_told_to_end = [this] {
-    log_.Info("an operator wants this server to end (syncline drain)");
+    log_.Info("an operator stops this server (syncline drain)");
     StopSignal::End();
   };
   SYNCLINE_ASSIGN_OR_RETURN(node_, ServerNode::Start(options, std::move(events)));
@@ -334,7 +382,7 @@ void Services::UpdateMetrics() {
   history_.Add(view);
   job_metrics_->Show(view);
   for (const JobView& job : view.jobs) {
-    if (job.phase == "over" || job.phase == "failed") continue;
+    if (job.IsOver()) continue;
     metrics_.NameJob(job.job, job.name);
     metrics_.SetEpoch(job.job, job.epoch);
     metrics_.SetMembers(job.job, job.members.size());
@@ -378,7 +426,7 @@ void Services::UpdateMetrics() {
   for (const auto& [job, ranks] : before) metrics_.ForgetJob(job);
 }
 
-// SIGINT, and a second signal, end it as it is.
+// SIGINT, or a second signal, ends the server without draining.
 void Services::Drain(int signal) {
   if (node_ == nullptr || plan_.has_coordinator || signal != SIGTERM) return;
   node_->Drain();

@@ -27,14 +27,15 @@ absl::Status Usage(const std::string& message) {
   return WithFailure(absl::InvalidArgumentError(message), Failure::kUsage);
 }
 
-// Says which flag an error is about.
+// Prefixes an error with the flag that it is about.
 absl::Status ForFlag(const char* flag, const absl::Status& status) {
   return Usage(absl::StrCat(flag, ": ", std::string(status.message())));
 }
 
 absl::Status SetRole(const std::string& role, ServePlan& plan) {
   if (role != "all" && role != "coordinator" && role != "server") {
-    return Usage(absl::StrCat("--role '", role, "' is none of all, coordinator, server"));
+    return Usage(
+        absl::StrCat("--role '", role, "' is unknown; give all, coordinator or server"));
   }
   plan.has_coordinator = role != "server";
   plan.has_server = role != "coordinator";
@@ -52,7 +53,7 @@ absl::Status SetCounts(const ServeFlags& flags, int cores, ServePlan& plan) {
     return Usage(absl::StrCat("--engine-threads ", flags.engine_threads,
                               " is not in 1 to ", kMaxEngineThreads));
   }
-  // A member that dials anew may have its old stream for a while.
+  // A member that connects again may still have its old stream for a while.
   if (flags.streams_per_certificate < 2 ||
       flags.streams_per_certificate > static_cast<int>(kMaxWorkers)) {
     return Usage(absl::StrCat("--streams-per-certificate ", flags.streams_per_certificate,
@@ -60,7 +61,7 @@ absl::Status SetCounts(const ServeFlags& flags, int cores, ServePlan& plan) {
   }
   plan.streams_per_certificate = static_cast<size_t>(flags.streams_per_certificate);
   plan.servers = static_cast<uint32_t>(flags.servers);
-  // Half of the cores: workers of the same host need the other half.
+  // Half of the cores, because workers on the same host need the other half.
   const int engines = flags.engine_threads > 0
                           ? flags.engine_threads
                           : std::clamp(cores / 2, 1, static_cast<int>(kMaxEngineThreads));
@@ -102,7 +103,7 @@ absl::Status SetTimeouts(const ServeFlags& flags, ServePlan& plan) {
   return absl::OkStatus();
 }
 
-// "7100-7199"
+// Parses a range such as "7100-7199".
 absl::Status SetPorts(const std::string& text, DataPlanePlan& plan) {
   if (text.empty()) return absl::OkStatus();
   const std::pair<std::string, std::string> ends =
@@ -135,8 +136,8 @@ absl::Status SetDataPlane(const ServeFlags& flags, const std::string& control_ho
     plan.data_plane.mode = DataPlaneMode::kRdma;
   } else if (flags.data_plane == "rdma") {
     return Usage(
-        "--data-plane rdma seals nothing and believes everybody on its fabric; say why "
-        "that is safe: --rdma-fabric isolated, or --rdma-fabric ipsec");
+        "--data-plane rdma seals nothing and trusts everyone on its fabric; say why that "
+        "is safe: --rdma-fabric isolated, or --rdma-fabric ipsec");
   } else {
     return Usage(absl::StrCat("--data-plane is auto, tls, plain or rdma, not '",
                               flags.data_plane, "'"));
@@ -163,15 +164,15 @@ absl::Status SetAddresses(const ServeFlags& flags, ServePlan& plan) {
   plan.admin_listen = flags.admin_listen;
   plan.advertise = flags.advertise;
   plan.coordinator = flags.coordinator;
-  // Who finds the coordinator on loopback is on this host, and so are all it works with.
+  // If the coordinator's address is loopback, all peers are on this host.
   const std::string& control =
       plan.has_coordinator ? flags.listen : coordinators->front();
   SYNCLINE_ASSIGN_OR_RETURN(const HostPort host_port, ParseHostPort(control));
   return SetDataPlane(flags, host_port.host, plan);
 }
 
-// Beyond loopback the admin port is sealed, as the control port is, or somebody said that
-// it is not to be.
+// Beyond loopback, the admin port needs TLS, as the control port does, unless a flag
+// allows plain text.
 absl::Status SetAdmin(const ServeFlags& flags, ServePlan& plan) {
   plan.admin_token_file = flags.admin_token_file;
   SYNCLINE_ASSIGN_OR_RETURN(const HostPort admin, ParseHostPort(flags.admin_listen));
@@ -184,7 +185,7 @@ absl::Status SetAdmin(const ServeFlags& flags, ServePlan& plan) {
       "--tls-cert, --tls-key and --tls-ca, or, on a network you trust, --admin-plain"));
 }
 
-// Of one of several coordinators.
+// Checks and sets the options of a coordinator that is one of several.
 absl::Status SetEtcd(const ServeFlags& flags, ServePlan& plan) {
   const bool has_files = !flags.etcd_tls.ca_file.empty() ||
                          !flags.etcd_tls.cert_file.empty() ||
@@ -195,8 +196,8 @@ absl::Status SetEtcd(const ServeFlags& flags, ServePlan& plan) {
   }
   if (!plan.has_coordinator || plan.has_server) {
     return Usage(
-        "--state is for --role coordinator alone: servers that end with it leave nothing "
-        "for another coordinator to go on with");
+        "--state needs --role coordinator: if servers end with the coordinator, another "
+        "one has nothing to take over");
   }
   if (!flags.state_dir.empty()) {
     return Usage("--state and --state-dir exclude each other; drop one of them");
@@ -223,7 +224,7 @@ absl::StatusOr<std::string> DefaultStateDir(const Environment& environment) {
   if (const std::string home = value("HOME"); !home.empty()) {
     return home + "/.local/state/syncline";
   }
-  return Usage("neither XDG_STATE_HOME nor HOME is set; say where with --state-dir");
+  return Usage("neither XDG_STATE_HOME nor HOME is set; give --state-dir");
 }
 
 absl::StatusOr<ServePlan> MakeServePlan(const ServeFlags& flags, int cores,
@@ -238,18 +239,22 @@ absl::StatusOr<ServePlan> MakeServePlan(const ServeFlags& flags, int cores,
   SYNCLINE_RETURN_IF_ERROR(SetAdmin(flags, plan));
   plan.audit_log = flags.audit_log;
   if (!flags.revoked.empty() && !plan.has_coordinator) {
-    return Usage("--revoked is the coordinator's; drop it, or serve --role coordinator");
+    return Usage("--revoked is for coordinators; drop it, or serve --role coordinator");
   }
   plan.revoked = flags.revoked;
   SYNCLINE_RETURN_IF_ERROR(CheckCheckpointStore(flags.checkpoint_dir));
   plan.checkpoint_dir = flags.checkpoint_dir;
   if (!flags.journal_dir.empty() && !plan.has_server) {
-    return Usage("--journal-dir is a server's; drop it, or serve --role server");
+    return Usage("--journal-dir is for servers; drop it, or serve --role server");
   }
   plan.journal_dir = flags.journal_dir;
   const absl::Status factor = CheckSnapshotFactor(flags.journal_snapshot_factor);
   if (!factor.ok()) return ForFlag("--journal-snapshot-factor", factor);
   plan.journal_snapshot_factor = flags.journal_snapshot_factor;
+  if (flags.rebalance != "auto" && flags.rebalance != "off") {
+    return Usage(absl::StrCat("--rebalance is auto or off, not '", flags.rebalance, "'"));
+  }
+  plan.spreads_shares = flags.rebalance == "auto";
   plan.tls = flags.tls;
   SYNCLINE_RETURN_IF_ERROR(SetEtcd(flags, plan));
   plan.state_dir = flags.state_dir;
@@ -274,11 +279,11 @@ absl::Status FindDataPlaneHost(const std::string& address, const std::string& co
   if (!plan.listen_host.empty()) return absl::OkStatus();
   SYNCLINE_ASSIGN_OR_RETURN(const HostPort control,
                             ParseHostPort(coordinator.substr(0, coordinator.find(','))));
-  // A name that nobody knows yet may be known when the server has attached: then, and when
-  // the coordinator is in this process, others come by the way that leads to most.
+  // Listens on the address that this host uses towards the coordinator. If that name is
+  // not known yet, or is loopback, listens on the host's primary address.
   absl::StatusOr<std::string> host = ResolveHost(control.host);
   host = host.ok() && !IsLoopback(*host) ? SourceAddressTowards(*host) : PrimaryAddress();
-  // A host without a network serves itself.
+  // A host without a network serves only itself.
   plan.listen_host = host.ok() ? *std::move(host) : "127.0.0.1";
   return absl::OkStatus();
 }

@@ -1,4 +1,6 @@
-// What `syncline serve` was asked to do, and what follows from it.
+// The flags of `syncline serve`, and the checked plan that follows from them.
+//
+// Thread safety: plain data and functions without state.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +21,7 @@
 
 namespace syncline {
 
-// The flags as they were written.
+// The flags as they were given.
 struct ServeFlags {
   std::string role = "all";
   std::string listen = "127.0.0.1:7070";
@@ -28,7 +30,7 @@ struct ServeFlags {
   std::string admin_token_file;
   std::string advertise;
   std::string state_dir;
-  std::string state;  // "etcd://…"; empty: state_dir
+  std::string state;  // "etcd://…"; empty: use state_dir
   EtcdTls etcd_tls;
   std::string coordinator = "127.0.0.1:7070";
   int servers = 1;
@@ -36,14 +38,15 @@ struct ServeFlags {
   std::string checkpoint_dir;
   std::string journal_dir;
   double journal_snapshot_factor = kSnapshotFactor;
-  std::string memory;  // "8GiB"; empty: MemoryForJobs
+  std::string memory;  // such as "8GiB"; empty: MemoryForJobs
   std::string data_plane = "auto";
   std::string data_plane_address;
   std::string data_plane_ports;
   std::string rdma_fabric;
   std::string failure_timeout = "10s";
-  std::string patience;  // "5m"; empty: so many failure timeouts
+  std::string patience;  // such as "5m"; empty: derived from failure_timeout
   std::string drain_timeout = "45s";
+  std::string rebalance = "off";  // or "auto"
   std::string audit_log;
   std::string revoked;
   int streams_per_certificate = static_cast<int>(kMaxWorkers);
@@ -52,66 +55,72 @@ struct ServeFlags {
   TlsOptions tls;
 };
 
-// The same, checked and with defaults filled in.
+// The checked flags, with defaults filled in.
 struct ServePlan {
   bool has_coordinator = false;
   bool has_server = false;
   std::string listen;
   std::string admin_listen;
-  bool admin_seals = false;      // the admin port speaks TLS
-  std::string admin_token_file;  // empty: anybody who reaches it may read
-  std::string advertise;         // empty: the address that is listened on
+  bool admin_seals = false;      // the admin port uses TLS
+  std::string admin_token_file;  // empty: no token is needed to read
+  std::string advertise;         // empty: the address that it listens on
   std::string state_dir;
-  std::optional<EtcdAddress> etcd = std::nullopt;  // in place of state_dir
+  std::optional<EtcdAddress> etcd = std::nullopt;  // if set: replaces state_dir
   EtcdTls etcd_tls = {};
-  std::string coordinator;  // of a server that is alone; perhaps several
+  // for a server without a coordinator; may list several addresses
+  std::string coordinator;
   uint32_t servers = 1;
   uint32_t engines = 1;
-  uint64_t memory_bytes = 0;  // for the jobs of a server; 0: not said
+  uint64_t memory_bytes = 0;  // for a server's jobs; 0: not given
   DataPlanePlan data_plane = {};
-  // Where servers are reached, if it is not to be found out: an address or a name.
+  // Address or name at which servers are reached. Empty: find it out (FindDataPlaneHost).
   std::string data_plane_address;
   Timeouts timeouts = Timeouts::Derive(kDefaultFailureTimeout);
-  absl::Duration patience;  // of a server, for a coordinator that is away
-  // How long a server that is told to end waits until others have what it has.
+  absl::Duration patience;  // how long a server waits for a lost coordinator
+  // How long a server that is told to end waits until others hold the data that jobs
+  // need.
   absl::Duration drain_timeout;
+  bool spreads_shares = true;  // of a coordinator
   LogOptions log = {};
   std::string audit_log;  // empty: none
-  std::string revoked;    // of a coordinator; empty: none
+  std::string revoked;    // list of a coordinator; empty: none
   size_t streams_per_certificate = kMaxWorkers;
   std::string checkpoint_dir;  // empty: none
-  std::string journal_dir;     // of a server; empty: none
+  std::string journal_dir;     // for a server; empty: none
   double journal_snapshot_factor = kSnapshotFactor;
   TlsOptions tls = {};
 };
 
-// $XDG_STATE_HOME/syncline, or ~/.local/state/syncline. Failure::kUsage without both.
+// Returns $XDG_STATE_HOME/syncline, or ~/.local/state/syncline. Fails with
+// Failure::kUsage when neither variable is set.
 absl::StatusOr<std::string> DefaultStateDir(const Environment& environment);
 
-// `cores` of this machine decide how many engines there are by default. Errors are
-// Failure::kUsage and name the flag.
+// Checks the flags. The default number of engines depends on `cores`, those of this
+// machine. Errors are Failure::kUsage and name the flag.
 absl::StatusOr<ServePlan> MakeServePlan(const ServeFlags& flags, int cores,
                                         const Environment& environment);
 
-// Fills in where engines listen and are reached. `address` is the flag, and may be empty;
-// then it is the address of this host that leads to `coordinator` (HOST:PORT, the first of
-// several). May wait
-// for a name service. Failure::kUsage when there is none.
+// Fills in the addresses at which engines listen and are reached. `address` is the flag's
+// value. If it is empty, the address is the one by which this host reaches `coordinator`
+// (HOST:PORT, the first of several). May wait for a name service. Fails with
+// Failure::kUsage when there is no address.
 absl::Status FindDataPlaneHost(const std::string& address, const std::string& coordinator,
                                DataPlanePlan& plan);
 
-// Makes it if it is missing, and tries whether it takes files. Failure::kUsage otherwise.
+// Creates the directory if it is missing, and checks that files can be written there.
+// Fails with Failure::kUsage otherwise.
 absl::Status CheckJournalDir(const std::string& directory);
 
-// What a server's jobs may take where nobody says it: four fifths of what is left, since
-// buffers and the rest of the process need memory, too. 0 when that is not known.
+// Returns the default memory for a server's jobs: four fifths of what is free, since
+// buffers and the rest of the process need memory, too. 0: unknown.
 uint64_t MemoryForJobs(const ProcessLimits& limits);
 
-// Where others reach what listens on `listened`: a wildcard host stands for this host.
+// Returns the address for clients on this host. A wildcard in `listened` becomes this
+// host.
 std::string ReachableAddress(const std::string& listened);
 
-// Where other hosts do, if that is another address: of a wildcard, the one by which most
-// of them come. nullopt also where this host has no network.
+// Returns the address for other hosts if it differs from ReachableAddress: for a
+// wildcard, the address that most of them use. nullopt also if this host has no network.
 std::optional<std::string> AddressForOthers(const std::string& listened);
 
 }  // namespace syncline

@@ -74,8 +74,8 @@ TEST(ServePlanTest, TheAdminPortSpeaksTlsBeyondLoopbackUnlessToldOtherwise) {
   EXPECT_TRUE(Plan(flags).ok());
 }
 
-// An unset variable would make it start with a state that nobody meant. The role keeps it
-// from starting at all.
+// An empty path from an unset variable would make it start with the wrong state. The role
+// would prevent the start in any case.
 TEST(ServePlanTest, APathThatIsEmptyIsRefused) {
   for (const char* flag :
        {"--state-dir", "--checkpoint-dir", "--journal-dir", "--audit-log"}) {
@@ -86,7 +86,7 @@ TEST(ServePlanTest, APathThatIsEmptyIsRefused) {
     EXPECT_EQ(RunApp(arguments, commands), kExitUsage);
     const std::string error = testing::internal::GetCapturedStderr();
     EXPECT_THAT(error, HasSubstr(flag));
-    EXPECT_THAT(error, HasSubstr("'' is no valid value"));
+    EXPECT_THAT(error, HasSubstr("'' is not a valid value"));
   }
 }
 
@@ -126,7 +126,7 @@ TEST(ServePlanTest, TheDataPlaneReachesAsFarAsTheCoordinator) {
   flags.listen = "0.0.0.0:7070";
   EXPECT_EQ(Plan(flags)->data_plane.mode, DataPlaneMode::kAuto);
   EXPECT_EQ(Plan(flags)->data_plane.because, "members may be on other hosts");
-  // Its coordinator is on loopback, whatever it listens on itself.
+  // The address of its coordinator decides, which is loopback, and not its own address.
   flags.role = "server";
   EXPECT_EQ(Plan(flags)->data_plane.mode, DataPlaneMode::kHost);
   flags.coordinator = "192.0.2.1:7070";
@@ -217,7 +217,7 @@ TEST(ServePlanTest, EnginesListenWhereTheyAreReached) {
   DataPlanePlan nowhere = {.mode = DataPlaneMode::kAuto};
   EXPECT_EQ(FailureOf(FindDataPlaneHost("no.such.host.invalid", "127.0.0.1:1", nowhere)),
             Failure::kUsage);
-  // The coordinator's name may be known later: that is no fault of this server's flags.
+  // The coordinator's name may become known later, so the flags are accepted.
   ASSERT_TRUE(FindDataPlaneHost("", "no.such.host.invalid:7070", nowhere).ok());
   EXPECT_FALSE(nowhere.listen_host.empty());
 }
@@ -251,6 +251,14 @@ TEST(ServePlanTest, WrongValuesNameTheirFlag) {
     flags.failure_timeout = wrong;
     ExpectRefused(flags, "--failure-timeout");
   }
+  flags = {};
+  flags.rebalance = "on";
+  ExpectRefused(flags, "--rebalance");
+  flags = {};
+  flags.state_dir = "state";
+  EXPECT_FALSE(MakeServePlan(flags, 2, NoEnvironment)->spreads_shares);
+  flags.rebalance = "auto";
+  EXPECT_TRUE(MakeServePlan(flags, 2, NoEnvironment)->spreads_shares);
   flags = {};
   flags.log_level = "loud";
   ExpectRefused(flags, "--log-level");
@@ -289,7 +297,7 @@ TEST(ServePlanTest, OneOfSeveralCoordinatorsKeepsItsStateInEtcd) {
   ExpectRefused(both, "--state-dir");
   ServeFlags whole = flags;
   whole.role = "all";
-  ExpectRefused(whole, "--role coordinator alone");
+  ExpectRefused(whole, "--state needs --role coordinator");
   ServeFlags file = flags;
   file.state = "/var/lib/syncline";
   ExpectRefused(file, "write etcd://");

@@ -22,23 +22,28 @@
 namespace syncline {
 namespace {
 
-// A file of settings has some hundred bytes.
+// Limit of the file's size. Usual files have a few hundred bytes.
 constexpr size_t kMaxConfigBytes = size_t{1} << 20;
+// Limit of an error, which may quote the file.
+constexpr size_t kMaxErrorBytes = 1000;
 
-// What sessions, kernels and tests read besides flags.
+// Variables that sessions, kernels and tests read, besides those of flags.
 constexpr const char* kOtherVariables[] = {
-    "SYNCLINE_COORDINATOR", "SYNCLINE_JOB",       "SYNCLINE_RUN_ID",
-    "SYNCLINE_LR_RANGE",    "SYNCLINE_ISA",       "SYNCLINE_CUDA_MODULE",
-    "SYNCLINE_TLS_CERT",    "SYNCLINE_TLS_KEY",   "SYNCLINE_TLS_CA",
-    "SYNCLINE_IDENTITIES",  "SYNCLINE_BINARY",    "SYNCLINE_LIBRARY",
-    "SYNCLINE_LOG",         "SYNCLINE_GPU_CODECS"};
-// Two letters off is a slip; further off it is somebody else's variable.
+    "SYNCLINE_COORDINATOR",  "SYNCLINE_JOB",        "SYNCLINE_RUN_ID",
+    "SYNCLINE_LR_RANGE",     "SYNCLINE_ISA",        "SYNCLINE_CUDA_MODULE",
+    "SYNCLINE_TLS_CERT",     "SYNCLINE_TLS_KEY",    "SYNCLINE_TLS_CA",
+    "SYNCLINE_IDENTITIES",   "SYNCLINE_BINARY",     "SYNCLINE_LIBRARY",
+    "SYNCLINE_LOG",          "SYNCLINE_GPU_CODECS", "SYNCLINE_NCCL",
+    "SYNCLINE_NCCL_LIBRARY", "SYNCLINE_CUDA_DRIVER"};
+// Maximum edit distance of a misspelled name. A name further off belongs to other
+// software.
 constexpr size_t kMisspelled = 2;
 
 using FileValues = std::map<std::string, std::vector<std::string>>;
 
 absl::Status Usage(const std::string& message) {
-  return WithFailure(absl::InvalidArgumentError(message), Failure::kUsage);
+  return WithFailure(absl::InvalidArgumentError(Printable(message, kMaxErrorBytes)),
+                     Failure::kUsage);
 }
 
 bool HasName(const CLI::Option& flag, const std::string& name) {
@@ -72,7 +77,7 @@ absl::StatusOr<FileValues> ToValues(const YAML::Node& root, const std::string& f
     if (!known) {
       const std::string nearest = NearestFlag(key, flags);
       return Usage(absl::StrCat(
-          where, " is no setting of this command; ",
+          where, " is not a setting of this command; ",
           nearest.empty() ? "see --help" : absl::StrCat("did you mean ", nearest, "?")));
     }
     SYNCLINE_ASSIGN_OR_RETURN(values[key], ValuesOf(entry.second, where));
@@ -84,7 +89,7 @@ absl::StatusOr<std::string> ReadText(const std::string& file) {
   std::ifstream stream(file);
   std::string text(kMaxConfigBytes + 1, '\0');
   stream.read(text.data(), static_cast<std::streamsize>(text.size()));
-  // A directory can be opened, but not read.
+  // A directory can be opened but not read.
   if (stream.bad() || (stream.fail() && !stream.eof())) {
     return Usage(absl::StrCat("cannot read --config '", file,
                               std::filesystem::is_directory(file)
@@ -94,14 +99,14 @@ absl::StatusOr<std::string> ReadText(const std::string& file) {
   text.resize(static_cast<size_t>(stream.gcount()));
   if (text.size() <= kMaxConfigBytes) return text;
   return Usage(absl::StrCat("--config '", file, "' has more than ", kMaxConfigBytes,
-                            " bytes: that is no file of settings; check the path"));
+                            " bytes: that is not a file of settings; check the path"));
 }
 
 absl::StatusOr<FileValues> ReadFile(const std::string& file,
                                     const std::vector<CLI::Option*>& flags) {
   if (file.empty()) return FileValues();
   SYNCLINE_ASSIGN_OR_RETURN(const std::string text, ReadText(file));
-  // yaml-cpp reports by exception; none leaves this function.
+  // yaml-cpp reports errors by exceptions; none of them leaves this function.
   try {
     return ToValues(YAML::Load(text), file, flags);
   } catch (const YAML::Exception& error) {
@@ -117,11 +122,12 @@ absl::Status Set(CLI::Option& flag, const std::vector<std::string>& values,
     return absl::OkStatus();
   } catch (const CLI::Error&) {
     return Usage(absl::StrCat(source, ": '", absl::StrJoin(values, ","),
-                              "' is no valid value of ", flag.get_name()));
+                              "' is not a valid value of ", flag.get_name()));
   }
 }
 
-// By another flag that was given: --output table rules out SYNCLINE_JSON.
+// Returns whether another flag that was given excludes this one: --output table rules out
+// SYNCLINE_JSON.
 bool IsRuledOut(const CLI::Option& flag) {
   return std::ranges::any_of(flag.get_excludes(),
                              [](const CLI::Option* other) { return other->count() > 0; });
@@ -134,7 +140,7 @@ std::string VariableOf(const std::string& prefix, const std::string& flag) {
                       absl::AsciiStrToUpper(absl::StrReplaceAll(flag, {{"-", "_"}})));
 }
 
-// The variable that is set for `flag` by one of its names; empty: none.
+// Returns the name of the variable that is set for `flag`; empty if there is none.
 std::string FindVariable(const CLI::Option& flag, const SettingSources& sources) {
   for (const std::string& prefix : sources.prefixes) {
     for (const std::string& name : flag.get_lnames()) {
@@ -198,7 +204,8 @@ std::vector<std::string> MisspelledVariables(CLI::App& app,
       continue;
     const std::string_view nearest = NearestName(name, names);
     if (EditDistance(name, nearest) > kMisspelled) continue;
-    warnings.push_back(absl::StrCat(Printable(name), " is no setting and has no effect; ",
+    warnings.push_back(absl::StrCat(Printable(name),
+                                    " is not a setting and has no effect; ",
                                     "did you mean ", std::string(nearest), "?"));
   }
   return warnings;

@@ -1,14 +1,14 @@
-// Where a flag's value comes from, the first that has one: the command line, the
-// environment (SYNCLINE_FAILURE_TIMEOUT for --failure-timeout; of what starts programs,
-// torchrun's PET_NNODES for --nnodes after it), the YAML file of --config, the default.
+// Finds a flag's value in several sources. The first that has it wins: the command line;
+// the environment (SYNCLINE_FAILURE_TIMEOUT for --failure-timeout, and for commands that
+// start programs also torchrun's PET_NNODES for --nnodes); the YAML file of --config; the
+// default.
 //
 //   # job.yaml
 //   workers: 4
 //   failure-timeout: 5s
 //
-// A key of the file is a flag's name without dashes; one that is no flag of the
-// subcommand is an error that names the nearest flag. A variable set to nothing counts as
-// not set.
+// A key of the file is a flag's name without dashes. An unknown key is an error that
+// suggests the nearest flag. An empty variable counts as unset.
 #pragma once
 
 #include <functional>
@@ -21,34 +21,35 @@
 
 namespace syncline {
 
-// getenv, or a test's own.
+// getenv, or a replacement in tests.
 using Environment = std::function<const char*(const char*)>;
 
-// The variable that stands for --`flag`.
+// Returns the name of the variable for --`flag`.
 std::string VariableName(const std::string& flag);
 
-// The flags of `command` and of its parsed subcommands, without --help and --config.
+// Returns the flags of `command` and of its parsed subcommands, except --help and
+// --config.
 std::vector<CLI::Option*> FlagsOf(CLI::App& command);
 
-// Warnings about variables of `environment` (as of environ) that are nearly, but not quite
-// SYNCLINE_<FLAG> of a flag of `app` or one that Syncline reads elsewhere. Those that
-// Kubernetes sets for services (SYNCLINE_PORT_7070_TCP) are none.
+// Returns warnings about variables in `environment` (as in environ) that nearly match
+// SYNCLINE_<FLAG> of a flag of `app`, or another variable of Syncline. Ignores those that
+// Kubernetes sets for services (SYNCLINE_PORT_7070_TCP).
 std::vector<std::string> MisspelledVariables(CLI::App& app,
                                              const char* const* environment);
 
-// The nearest of `flags` to `name`, both without dashes, for "did you mean"; empty when
+// Returns the flag nearest to `name`, both without dashes, for "did you mean". Empty when
 // none is near (comm/base/nearest.h).
 std::string NearestFlag(absl::string_view name, const std::vector<CLI::Option*>& flags);
 
 struct SettingSources {
-  std::string config_file;  // none when empty
+  std::string config_file;  // empty: none
   Environment environment;
-  // Of the variables that stand for a flag, first before second: "SYNCLINE_", "PET_".
+  // Prefixes of variables for flags, in order of precedence: "SYNCLINE_", "PET_".
   std::vector<std::string> prefixes = {"SYNCLINE_"};
 };
 
-// Gives each of `flags` that the command line did not set its value from `sources`. Errors
-// are Failure::kUsage and name the source of the value.
+// Sets each of `flags` that is not on the command line from `sources`. Errors are
+// Failure::kUsage and name the source of the value.
 absl::Status ApplySettings(const std::vector<CLI::Option*>& flags,
                            const SettingSources& sources);
 

@@ -15,12 +15,12 @@
 namespace syncline {
 namespace {
 
-// Of one call to a member of etcd, of which there may be several in a lease.
+// Limit of one call to a member of etcd. Several must fit into a lease.
 constexpr absl::Duration kAttempt = absl::Seconds(1);
-// At the certificate and the token of the admin port.
+// Interval of looking for a new certificate and token of the admin port.
 constexpr absl::Duration kLookAgainEvery = absl::Seconds(1);
 constexpr absl::Duration kLongestLook = absl::Milliseconds(500);
-// For the last writes of one that ends.
+// Time that a coordinator which ends has for its last writes.
 constexpr absl::Duration kLastWrites = absl::Seconds(2);
 
 }  // namespace
@@ -52,7 +52,7 @@ absl::Status Standby::StartServing() {
     crowded_.Say(source);
   };
   SYNCLINE_ASSIGN_OR_RETURN(running_, StartServer(server));
-  // What whoever looks for the leader asks (comm/rpc/channel.h).
+  // Clients that look for the leader ask for this health status (comm/rpc/channel.h).
   running_.server->GetHealthCheckService()->SetServingStatus(false);
   listen_ = running_.address;
   CoordinatorLeads(registry_).Set(0);
@@ -86,7 +86,7 @@ absl::Status Standby::StartServing() {
 std::vector<std::string> Standby::NotReadyBecause() const {
   const Leadership* leadership = leadership_for_others_;
   const absl::Status status = leadership == nullptr
-                                  ? absl::UnavailableError("it has not been asked yet")
+                                  ? absl::UnavailableError("no request was sent yet")
                                   : leadership->etcd_status();
   if (status.ok()) return {};
   return {absl::StrCat("etcd does not answer: ", std::string(status.message()))};
@@ -109,7 +109,8 @@ absl::StatusOr<int> Standby::WaitForLead() {
   EtcdStoreOptions options;
   options.guard = leadership_->guard();
   options.time_left = [this] {
-    // The thread that waits for signals may be the one that reads here.
+    // This may run on the thread that waits for signals, so it has to look for them
+    // itself.
     if (stop_.IsPending()) EndSoon();
     return leadership_->time_left();
   };

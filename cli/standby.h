@@ -1,11 +1,11 @@
-// A coordinator among several, whose state is in etcd: first a standby, which says to
-// everybody who leads, and then the one that leads.
+// One of several coordinators that keep their state in etcd. It starts as a standby,
+// which tells clients which coordinator leads, and later may lead itself.
 //
 //   SYNCLINE_ASSIGN_OR_RETURN(auto standby, Standby::Start(plan, log, stop));
 //   SYNCLINE_ASSIGN_OR_RETURN(const int signal, standby->WaitForLead());
 //   if (signal == 0) { ... standby->store() ...; standby->Resign(); }
 //
-// Belongs to the thread that waits for signals.
+// Used by the thread that waits for signals.
 #pragma once
 
 #include <atomic>
@@ -35,30 +35,31 @@ namespace syncline {
 
 class Standby {
  public:
-  // Serves the plan's control and admin addresses, and prints
+  // Starts to serve the plan's control and admin addresses, and prints
   //   syncline: standby control=HOST:PORT admin=HOST:PORT
   static absl::StatusOr<std::unique_ptr<Standby>> Start(const ServePlan& plan,
                                                         const Logger& log,
                                                         StopSignal& stop);
-  ~Standby();  // resigns
+  ~Standby();  // calls Resign
 
-  // The signal that ended the wait, or 0: this coordinator leads, and both ports are free
-  // for it.
+  // Blocks until a signal arrives (returns it), or until this coordinator leads (returns
+  // 0). In the latter case both ports are free again.
   absl::StatusOr<int> WaitForLead();
 
-  // Where it was reached, for it to be reached there again.
+  // Addresses at which the standby was reached; the leader uses them again.
   const std::string& listen() const { return listen_; }
   const std::string& admin_listen() const { return admin_listen_; }
 
-  // Of the one that leads.
+  // The leader's state store.
   StateStore& store() { return *store_; }
   bool leads() const { return leadership_->leads(); }
-  // Called once, from another thread, when it does not any more.
+  // Sets a callback for the loss of leadership, called once, on another thread.
   void OnLost(std::function<void(const absl::Status&)> on_lost);
 
-  // What is said and stored from now on must not take long: this process ends.
+  // Limits the time for further requests to etcd, since this process ends.
   void EndSoon();
-  // Lets the next one lead, now that nothing more is said or stored.
+  // Gives up leadership so that the next coordinator can lead. Nothing may be stored
+  // after this.
   void Resign();
 
  private:

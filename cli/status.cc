@@ -32,12 +32,12 @@
 namespace syncline {
 namespace {
 
-// Who asks by hand does not want to wait for a failure timeout.
+// Shorter than the failure timeout, because a user waits for the answer.
 constexpr absl::Duration kTimeout = absl::Seconds(3);
 constexpr absl::Duration kWatchInterval = absl::Seconds(1);
-// What fits under the jobs that run.
+// Limits the finished jobs, so that they fit on a screen under the running ones.
 constexpr size_t kFinishedJobsShown = 5;
-// Of the further lines of one that is too long.
+// Indentation of the further lines of a line that is too long.
 constexpr size_t kHanging = 4;
 constexpr char kClearScreen[] = "\x1b[H\x1b[2J";
 
@@ -47,14 +47,15 @@ using Align = WordTable::Column::Align;
 struct StatusOptions {
   std::string job;
   std::string coordinator;
-  std::string given_coordinator;  // by the flag
+  std::string given_coordinator;  // empty: the flag was not given
   OutputFormat format = OutputFormat::kTable;
   bool watch = false;
   StatusDetail detail = StatusDetail::kBrief;
   TlsOptions tls;
 };
 
-// Words of members, which might move a terminal's cursor.
+// Returns text of a member for display. Control characters, which could move the
+// terminal's cursor, are escaped.
 std::string Text(const Json& object, const char* key) {
   const std::string text = object.value(key, "");
   return text.empty() ? "-" : Printable(text);
@@ -66,7 +67,7 @@ std::string Age(const Json& object) {
 
 std::string Bytes(const Json& object) { return HumanBytes(object.value("bytes", 0.0)); }
 
-// Of its jobs, and what they may take together.
+// Returns how much memory the server's jobs use, and their common limit.
 std::string Memory(const Json& server) {
   const std::string placed =
       FormatByteSize(server.value("memory_placed_bytes", uint64_t{0}));
@@ -78,18 +79,18 @@ std::string StateOf(const Json& server) {
   const auto lost = server.find("lost_seconds");
   if (lost != server.end())
     return absl::StrFormat("lost %.0f s ago", lost->get<double>());
-  return server.value("drains", false) ? "is to end" : "attached";
+  return server.value("drains", false) ? "draining" : "attached";
 }
 
-// By which way its data travels, and why.
+// Returns how the server's data travels, and why.
 std::string LanesOf(const Json& server) {
   const std::string because = server.value("lanes_because", "");
   return absl::StrCat(Text(server, "lanes"),
                       because.empty() ? "" : absl::StrCat(" (", because, ")"));
 }
 
-// Where it is the same for all of them, and nobody on the way can read or change it, it
-// says little.
+// Lanes are shown if servers use different ones, or if others on the network could read
+// or change the data.
 bool LanesMatter(const Json& servers) {
   std::set<std::string> lanes;
   for (const Json& server : servers) lanes.insert(server.value("lanes", ""));
@@ -138,7 +139,8 @@ std::string MemberTable(const Json& members, size_t columns) {
   return table.Written(columns);
 }
 
-// What changes from step to step; scaling and skipping only where there is some.
+// Shows values that change from step to step. Loss scale and skipped steps appear only if
+// there are some.
 std::string NumericLine(const Json& job) {
   std::string line =
       absl::StrFormat("  learning rate %g", job.value("learning_rate", 0.0));
@@ -157,13 +159,13 @@ Json Compression(const Json& member) {
   return member.value("compression", Json::object());
 }
 
-// Tiny tensors are larger with what a codec writes beside them.
+// The ratio of tiny tensors may be below 1, because a codec adds its own fields.
 std::string Smaller(double ratio) {
   if (ratio >= 1) return absl::StrFormat("%.1f times smaller than", ratio);
   return absl::StrFormat("%.1f times as large as", 1 / ratio);
 }
 
-// How gradients and weights travel, and what it comes to.
+// Shows how gradients and weights travel, and what compression gains and costs.
 std::string CodecLine(const Json& job, const Json& members) {
   std::string line =
       absl::StrFormat("  mode %s; pushes %s, publishes %s", Text(job, "mode"),
@@ -179,7 +181,7 @@ std::string CodecLine(const Json& job, const Json& members) {
   if (mean("encode_ns_per_value") > 0) {
     absl::StrAppendFormat(&line,
                           "\n  compression: %.2f ns to encode a value, %.2f to decode "
-                          "one; what is kept is %.1f times a gradient",
+                          "one; the residual is %.1f times a gradient",
                           mean("encode_ns_per_value"), mean("decode_ns_per_value"),
                           mean("residual_ratio"));
   }
@@ -192,17 +194,17 @@ std::string CodecLine(const Json& job, const Json& members) {
   }
   if (diverged > 0) {
     absl::StrAppendFormat(
-        &line, "\n  %d views differed from the servers' and were sent anew", diverged);
+        &line, "\n  %d views differed from the servers' and were sent again", diverged);
   }
   return line + "\n";
 }
 
-// Nothing where nothing is saved.
+// Empty if the job saves nothing.
 std::string CheckpointLine(const Json& job) {
   const Json saved = job.value("checkpoint", Json::object());
   std::vector<std::string> parts;
   if (!saved.value("resumed_from", "").empty()) {
-    parts.push_back(absl::StrCat("went on from ", Text(saved, "resumed_from")));
+    parts.push_back(absl::StrCat("resumed from ", Text(saved, "resumed_from")));
   }
   if (saved.value("written", uint64_t{0}) > 0) {
     parts.push_back(absl::StrFormat(
@@ -221,8 +223,8 @@ std::string CheckpointLine(const Json& job) {
 
 // How far journals or backups are.
 struct SafeSteps {
-  std::set<uint32_t> unsafe = {};      // servers that have none any more
-  std::optional<uint64_t> below = {};  // on all others, once each of these has said so
+  std::set<uint32_t> unsafe = {};      // servers without a journal or backup now
+  std::optional<uint64_t> below = {};  // for all other servers, once each has reported
   uint64_t lag = 0;
 };
 
@@ -250,25 +252,25 @@ SafeSteps SafeStepsOf(const Json& job) {
   return safe;
 }
 
-// Workers and servers tell of themselves at different moments: a step that all servers have
-// recorded has been made, though no worker has said so yet.
+// Workers and servers report at different times. A step that all servers have recorded
+// was made, even if no worker has reported it yet.
 uint64_t StepOf(const Json& job) {
   const auto said = job.value("step", uint64_t{0});
   const SafeSteps safe = SafeStepsOf(job);
   return safe.unsafe.empty() ? std::max(said, safe.below.value_or(0)) : said;
 }
 
-// Where the servers' word is older than the workers', it is said to be.
+// If the servers' report is older than the workers', the text says so.
 std::string SaidOf(const SafeSteps& safe, uint64_t step) {
   const bool is_older = *safe.below < step;
   return absl::StrCat(
-      safe.unsafe.empty() ? "" : "of the others ", "all steps below ", *safe.below,
-      is_older ? " were safe" : " are safe",
+      safe.unsafe.empty() ? "" : "for the other servers ", "all steps below ",
+      *safe.below, is_older ? " were safe" : " are safe",
       safe.lag == 0 ? "" : absl::StrCat(", ", safe.lag, " more on the way"),
       is_older ? " at the last heartbeat" : "");
 }
 
-// Of journals that have ended, why.
+// Describes the journals, with the reason for each that has ended.
 std::string RecordsOf(const Json& job) {
   const SafeSteps safe = SafeStepsOf(job);
   uint64_t on_disk = 0;
@@ -290,7 +292,7 @@ std::string RecordsOf(const Json& job) {
   return absl::StrJoin(parts, "; ");
 }
 
-// Nothing without durability; of backups that are lost, why.
+// Empty without durability. Gives the reason for each backup that is lost.
 std::string DurabilityLine(const Json& job) {
   const std::string durability = job.value("durability", "none");
   if (durability.empty() || durability == "none") return "";
@@ -300,7 +302,7 @@ std::string DurabilityLine(const Json& job) {
     if (!backup.value("lost", "").empty()) {
       const bool is_sought = !backup.value("next", "").empty();
       parts.push_back(
-          absl::StrCat(server, " has no backup any more: ", Text(backup, "lost"),
+          absl::StrCat(server, " no longer has a backup: ", Text(backup, "lost"),
                        is_sought ? ", and " : "", is_sought ? Text(backup, "next") : ""));
     } else {
       parts.push_back(absl::StrCat(server, "'s backup is with ", Text(backup, "holder")));
@@ -312,7 +314,7 @@ std::string DurabilityLine(const Json& job) {
                       absl::StrJoin(parts, "; "), "\n");
 }
 
-// Nothing where nothing was lost.
+// Empty if nothing was lost.
 std::string RecoveryLine(const Json& job) {
   const Json recoveries = job.value("recoveries", Json::object());
   const auto count = recoveries.value("count", uint64_t{0});
@@ -323,7 +325,7 @@ std::string RecoveryLine(const Json& job) {
       recoveries.value("last_seconds", 0.0), recoveries.value("last_age_seconds", 0.0));
 }
 
-// Of a model too small for that, no 0.00 M.
+// A small model would show as 0.00 M, so its parameters are counted.
 std::string Parameters(double count) {
   return count < 1e5 ? absl::StrFormat("%.0f parameter%s", count, count == 1 ? "" : "s")
                      : absl::StrFormat("%.2f M parameters", count / 1e6);
@@ -336,7 +338,8 @@ std::string Ago(double seconds) {
                              : absl::StrFormat("%.0f days ago", seconds / 86400);
 }
 
-// "failed at step 120, 3 min ago: no worker for 50s; rank 1 died: signal 9 (Killed)"
+// Returns for example "failed at step 120, 3 min ago: no worker for 50s; rank 1 died:
+// signal 9 (Killed)".
 std::string EndOf(const Json& end) {
   std::string text =
       absl::StrFormat("%s at step %d, %s", Text(end, "phase"),
@@ -348,7 +351,7 @@ std::string EndOf(const Json& end) {
   return text;
 }
 
-// Nothing where none is known.
+// Empty if no earlier run is known.
 std::string BeforeLine(const Json& job) {
   const auto before = job.find("before");
   if (before == job.end() || !before->is_object()) return "";
@@ -381,7 +384,7 @@ bool IsFinished(const Json& job) {
   return phase == "over" || phase == "failed";
 }
 
-// The latest, a line each: a coordinator may have seen thousands.
+// Lists the latest finished jobs, one per line. A coordinator may have seen thousands.
 std::string FinishedJobs(const Json& jobs) {
   std::vector<const Json*> finished;
   for (const Json& job : jobs) {
@@ -421,11 +424,11 @@ absl::StatusOr<std::string> Fetch(const StatusOptions& options,
   return StatusAsTable(text, coordinator, {OutputColumns(), options.detail, starting});
 }
 
-// Whoever watches a job that nobody has heard of yet may have come before it; and a run
-// that begins anew has another coordinator.
+// With --watch, waits for a job that is unknown, since it may not have begun, and for a
+// coordinator that is away. A run that begins again has another coordinator.
 absl::StatusOr<int> ShowStatus(const StatusOptions& options) {
   std::string coordinator = options.coordinator;
-  std::string said;  // since it was last shown
+  std::string said;  // last reason printed since a status was shown
   for (bool was_shown = false;;) {
     const auto text = Fetch(options, coordinator);
     const bool is_away = was_shown && (absl::IsUnavailable(text.status()) ||
@@ -458,7 +461,7 @@ absl::StatusOr<std::string> StatusAsTable(const std::string& json,
   const Json status = Json::parse(json, nullptr, /*allow_exceptions=*/false);
   if (!status.is_object()) {
     return absl::InternalError(
-        absl::StrCat(coordinator, " sent a status that is no JSON"));
+        absl::StrCat(coordinator, " sent a status that is not JSON"));
   }
   std::string text = BrokenLines(
       absl::StrFormat("coordinator %s, syncline %s, up %.0f s\n\n", coordinator,
@@ -478,13 +481,12 @@ void AddStatus(CLI::App& app, Command* selected) {
   CLI::App* status = app.add_subcommand("status", "Show servers, jobs and members");
   status->add_option("job", options->job, kChosenJob);
   AddCoordinatorFlag(*status, &options->coordinator);
-  status->add_flag(
-      "--watch", options->watch,
-      "Show it again every second; a JOB that is not there yet, or a coordinator that is "
-      "not there any more, is waited for");
+  status->add_flag("--watch", options->watch,
+                   "Show it again every second; wait for a JOB that does not exist yet, "
+                   "and for a coordinator that is away");
   status->add_flag_callback(
       "--verbose", [=] { options->detail = StatusDetail::kAll; },
-      "Also by which way each server's data travels, and why");
+      "Also show how each server's data travels, and why");
   AddOutputFlag(*status, &options->format);
   AddTlsFlags(*status, &options->tls);
   status->callback(

@@ -1,4 +1,4 @@
-// `syncline status`: what the coordinator knows about its servers, jobs and members.
+// `syncline status`: prints what the coordinator knows about servers, jobs and members.
 #pragma once
 
 #include <cstddef>
@@ -14,15 +14,15 @@ namespace syncline {
 enum class StatusDetail { kBrief, kAll };
 
 struct StatusLayout {
-  // Of lines, unless a word has more (output_width.h); 0: no limit.
+  // Width of lines, unless a word is longer (output_width.h). 0: no limit.
   size_t columns = 0;
-  // Brief: by which way data travels only where servers differ in it.
+  // kBrief: shows how data travels only if servers differ in it, or if it is insecure.
   StatusDetail detail = StatusDetail::kBrief;
-  std::vector<std::string> starting =
-      {};  // jobs of this host, which may have no worker yet
+  // Jobs that runs on this host are starting. They may have no worker yet.
+  std::vector<std::string> starting = {};
 };
 
-// The tables for people, from the JSON of comm/rpc/status_json.h.
+// Returns tables for people, from the JSON of comm/rpc/status_json.h.
 absl::StatusOr<std::string> StatusAsTable(const std::string& json,
                                           const std::string& coordinator,
                                           const StatusLayout& layout = {});

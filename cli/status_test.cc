@@ -43,14 +43,14 @@ TEST(StatusTable, ShowsServersJobsAndMembers) {
           "parameters\n  worker 2 left\n  mode ssp:staleness=3; pushes topk, publishes "
           "onebit; gradients are 93.8 times smaller than FP32\n  compression: 0.50 ns to "
           "encode a "
-          "value, 0.25 to decode one; what is kept is 7.2 times a gradient\n  "
+          "value, 0.25 to decode one; the residual is 7.2 times a gradient\n  "
           "worker 3 chooses topk: why\n  2 views differed from the servers' and "
-          "were sent anew\n  learning rate 0.00025, loss "
+          "were sent again\n  learning rate 0.00025, loss "
           "scale 65536, 3 steps skipped\n"));
   EXPECT_THAT(*table, testing::ContainsRegex("3 +b:19 +2 +999 B +1.0 s +121  waiting\n"));
 }
 
-// Of a tensor of a few elements most bytes are what a codec says beside them.
+// For a tensor of a few elements, most bytes are the codec's own fields.
 TEST(StatusTable, SaysThatACodecMakesGradientsLarger) {
   const auto table = StatusAsTable(
       R"j({"jobs": [{"name": "bert", "phase": "running", "members": [
@@ -63,7 +63,7 @@ TEST(StatusTable, SaysThatACodecMakesGradientsLarger) {
 TEST(StatusTable, SaysWhatBecameOfTheRunBefore) {
   const auto table = StatusAsTable(
       R"j({"jobs": [{"name": "bert", "phase": "running", "epoch": 1, "step": 3,
-                     "before": {"job": 4, "phase": "failed", "reason": "no worker for 50s",
+                     "before": {"job": 4, "phase": "failed", "reason": "no worker was connected for 50s",
                                 "exit": "rank 1 died: signal 9 (Killed)", "step": 120,
                                 "age_seconds": 182}},
                     {"name": "gpt", "phase": "over", "reason": "all workers left", "step": 7,
@@ -71,8 +71,9 @@ TEST(StatusTable, SaysWhatBecameOfTheRunBefore) {
                                "exit": "", "step": 7, "age_seconds": 20000}, "before": null}]})j",
       "a:7070");
   ASSERT_TRUE(table.ok()) << table.status();
-  EXPECT_THAT(*table, HasSubstr("  the run before: failed at step 120, 3 min ago: no "
-                                "worker for 50s; rank 1 died: signal 9 (Killed)\n"));
+  EXPECT_THAT(*table,
+              HasSubstr("  the run before: failed at step 120, 3 min ago: no worker "
+                        "was connected for 50s; rank 1 died: signal 9 (Killed)\n"));
   EXPECT_THAT(*table, HasSubstr("finished jobs\n  gpt: over at step 7, 6 h ago: all "
                                 "workers left\n"));
 }
@@ -92,7 +93,7 @@ TEST(StatusTable, FitsEightyColumnsAndKeepsWhoIsMeant) {
                                  "name": "a-host-with-a-long-name.in.some.example:190519",
                                  "compression": {"ratio": 93.75}}]},
                    {"name": "old", "phase": "failed", "step": 3,
-                    "reason": "server 0 (a:17) is lost, and its weights with it; go on from a checkpoint"}]})",
+                    "reason": "server 0 (a:17) is lost, and so are its weights; resume from a checkpoint"}]})",
       "10.0.0.1:7070", {.columns = 80, .detail = StatusDetail::kAll});
   ASSERT_TRUE(table.ok()) << table.status();
   for (const absl::string_view line : absl::StrSplit(*table, '\n')) {
@@ -122,7 +123,7 @@ TEST(StatusTable, SaysByWhichWayDataTravelsWhereServersDifferOrNothingIsSealed) 
                                          "2       TLS 1.3\n"));
 }
 
-// A server's word may be newer than that of the slowest worker, and older.
+// A server's report may be newer or older than that of the slowest worker.
 TEST(StatusTable, CallsNoStepSafeThatTheJobHasNotReached) {
   const auto with = [](int step, int lag) {
     return *StatusAsTable(
@@ -169,14 +170,15 @@ TEST(StatusTable, SaysWhereBackupsAreAndWhichAreLost) {
                     "backups": [{"server": 0, "holder": "server 1 (b:18)", "lost": ""},
                                 {"server": 1, "holder": "server 0 (a:17)",
                                  "lost": "the cable broke"},
-                                {"server": 2, "lost": "it was used up at a take-over",
+                                {"server": 2, "lost": "it has taken over",
                                  "next": "a new one is being made"}]}]})json",
       "a:1");
   ASSERT_TRUE(table.ok()) << table.status();
-  EXPECT_THAT(*table, HasSubstr("  durability peer: server 0's backup is with server 1 "
-                                "(b:18); server 1 has no backup any more: the cable "
-                                "broke; server 2 has no backup any more: it was used up "
-                                "at a take-over, and a new one is being made\n"));
+  EXPECT_THAT(
+      *table,
+      HasSubstr("  durability peer: server 0's backup is with server 1 (b:18); server 1 "
+                "no longer has a backup: the cable broke; server 2 no longer has a "
+                "backup: it has taken over, and a new one is being made\n"));
 }
 
 TEST(StatusTable, SaysHowFarJournalsAreAndWhichHaveEnded) {
@@ -196,9 +198,10 @@ TEST(StatusTable, SaysHowFarJournalsAreAndWhichHaveEnded) {
   ASSERT_TRUE(table.ok()) << table.status();
   EXPECT_THAT(*table, HasSubstr("all steps below 9 are safe; 3.0 MB on disk, from step 6 "
                                 "on\n"));
-  EXPECT_THAT(*table, HasSubstr("  durability disk: the journal of server 2 has ended: "
-                                "the disk is full; of the others all steps below 11 are "
-                                "safe, 3 more on the way\n"));
+  EXPECT_THAT(*table,
+              HasSubstr("  durability disk: the journal of server 2 has ended: "
+                        "the disk is full; for the other servers all steps below 11 are "
+                        "safe, 3 more on the way\n"));
   EXPECT_THAT(*table, HasSubstr("  durability disk: all steps below 7 are safe\n"));
 }
 
@@ -214,8 +217,9 @@ TEST(StatusTable, SaysThatStepsAreSafeOnlyOfServersThatHaveABackup) {
                     "records": [{"server": 0, "durable_step": 9}]}]})json",
       "a:1");
   ASSERT_TRUE(table.ok()) << table.status();
-  EXPECT_THAT(*table, HasSubstr("the cable broke; of the others all steps below 12 are "
-                                "safe\n"));
+  EXPECT_THAT(*table,
+              HasSubstr("the cable broke; for the other servers all steps below 12 are "
+                        "safe\n"));
   EXPECT_THAT(*table, testing::Not(HasSubstr("below 9")));
 }
 
@@ -230,11 +234,12 @@ TEST(StatusTable, OfTwoCopiesOneIsEnough) {
                                 {"server": 2, "durable_step": 9, "error": "disk full"}]}]})json",
       "a:1");
   ASSERT_TRUE(table.ok()) << table.status();
-  EXPECT_THAT(*table, HasSubstr("  durability disk+peer: server 0 has no backup"));
-  EXPECT_THAT(*table, HasSubstr("of the others all steps below 12 are safe"));
+  EXPECT_THAT(*table,
+              HasSubstr("  durability disk+peer: server 0 no longer has a backup"));
+  EXPECT_THAT(*table, HasSubstr("for the other servers all steps below 12 are safe"));
 }
 
-// Until then nobody knows: one that has not said so may be far behind.
+// Before that it is unknown, because a server that has not reported may be far behind.
 TEST(StatusTable, SaysThatStepsAreSafeOnceAllServersHaveSaidSo) {
   const auto with = [](int servers) {
     return *StatusAsTable(
@@ -252,7 +257,7 @@ TEST(StatusTable, SaysWhichServersAreToEnd) {
       R"({"servers": [{"server": 1, "name": "b", "lanes": "tcp", "drains": true}]})",
       "a:1");
   ASSERT_TRUE(table.ok()) << table.status();
-  EXPECT_THAT(*table, testing::ContainsRegex("1 +b .* is to end\n"));
+  EXPECT_THAT(*table, testing::ContainsRegex("1 +b .* draining\n"));
 }
 
 TEST(StatusTable, SaysHowOftenAJobRecoveredAndHowLongThatTook) {

@@ -9,13 +9,13 @@
 namespace syncline {
 namespace {
 
-// How often the coordinator's figures go into the metrics: more often than anyone
-// scrapes.
+// Period of the callback that updates the metrics. It is shorter than any scrape
+// interval.
 constexpr timespec kPeriod = {.tv_sec = 1, .tv_nsec = 0};
 constexpr timespec kConditionPeriod = {.tv_sec = 0, .tv_nsec = 20'000'000};
 constexpr timespec kNow = {};
 
-// Held while it is looked whether to send a signal, and that is sent.
+// Held while End checks whether to send a signal, and sends it.
 ABSL_CONST_INIT absl::Mutex sending(absl::kConstInit);
 bool is_left_to_the_system ABSL_GUARDED_BY(sending) = false;
 
@@ -28,7 +28,8 @@ StopSignal::StopSignal() {
   pthread_sigmask(SIG_BLOCK, &signals_, nullptr);
 }
 
-// The kernel says who sent it: Next knows it for no signal from outside.
+// The kernel reports this process as the sender, so Next does not count the signal as one
+// from outside.
 void StopSignal::End() {
   absl::MutexLock lock(&sending);
   if (!is_left_to_the_system) kill(getpid(), SIGTERM);

@@ -1,10 +1,10 @@
-// Waits for SIGINT and SIGTERM, which every thread that is made later leaves to it. What
-// ends the process from within, an operator's order or a service that failed, ends the wait
-// as well, and counts as no signal: however it crosses with one, a signal that is the first
-// from outside is the first.
+// Waits for SIGINT and SIGTERM, which all threads that are created later block. The wait
+// also ends on requests from within the process: an operator's order (End) or a failed
+// service (Fail). Such a request does not count as a signal. If it coincides with a first
+// signal from outside, that one still counts as the first.
 //
-// Thread safety: End, Fail and IsPending may be called from any thread, the others belong to the one
-// that made it, before it makes others.
+// Thread safety: any thread may call End, Fail and IsPending. All other methods belong to
+// the thread that created the object, which must be created before other threads.
 //
 //   StopSignal stop;
 //   absl::StatusOr<int> signal = stop.Wait([&] { UpdateMetrics(); });
@@ -27,35 +27,37 @@ class StopSignal {
  public:
   StopSignal();
 
-  // Ends Wait as SIGTERM does. Does nothing to a process that stops already.
+  // Ends Wait as SIGTERM does. Does nothing if the process stops already.
   static void End();
 
-  // Ends both waits; Wait returns the error. Only the first one counts.
+  // Ends both waits; Wait returns the error. Only the first error counts.
   void Fail(const absl::Status& status);
 
-  // Whether one has come that nobody has waited for yet. Any thread.
+  // Whether a signal has arrived that no wait has returned yet. Any thread.
   bool IsPending() const;
 
-  // The signal. Calls `periodically` meanwhile, each second.
+  // Returns the signal. Calls `periodically` every second meanwhile.
   absl::StatusOr<int> Wait(const std::function<void()>& periodically);
 
-  // The signal, or 0 once that is so. An error as with Wait.
+  // Returns the signal, or 0 once `condition` holds. Fails like Wait.
   absl::StatusOr<int> WaitUntil(const std::function<bool()>& condition);
 
-  // Until that is so, or that long. SIGINT, a second signal and a failure end it, too.
+  // Waits until `condition` holds, or for `limit`. SIGINT, a second signal and a failure
+  // end the wait, too.
   void WaitFor(const std::function<bool()>& condition, absl::Duration limit);
 
-  // What is stopped from here on may hang, on a disk for example: the next signal from
-  // outside ends the process as if nobody handled it. End and Fail do nothing any more.
+  // Restores the default handling of signals, since the rest of the shutdown may hang,
+  // for example on a disk. The next signal from outside ends the process. End and Fail
+  // have no effect any more.
   void LeaveTheNextToTheSystem();
 
  private:
-  // The next signal, counted if it is from outside; 0 when none comes within `limit`.
+  // Returns the next signal, and counts it if it is from outside. 0: none within `limit`.
   int Next(const timespec& limit);
   absl::Status failure() const;
 
   sigset_t signals_;
-  int from_outside_ = 0;  // signals so far
+  int from_outside_ = 0;  // number of signals so far
   mutable absl::Mutex mutex_;
   absl::Status failure_ ABSL_GUARDED_BY(mutex_);
 };

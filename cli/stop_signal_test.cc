@@ -1,5 +1,5 @@
-// Each in a process of its own, which other threads cannot take signals from, and which
-// gets them from another one.
+// Each test runs in its own process. No other thread can take its signals, and they come
+// from another process.
 #include "cli/stop_signal.h"
 
 #include <signal.h>
@@ -15,7 +15,7 @@
 namespace syncline {
 namespace {
 
-constexpr absl::Duration kForever = absl::Hours(1);  // ctest gives up long before
+constexpr absl::Duration kForever = absl::Hours(1);  // longer than ctest's timeout
 
 const auto kNothing = [] {};
 const auto kNever = [] { return false; };
@@ -29,14 +29,14 @@ void SendFromOutside(int signal) {
   waitpid(child, nullptr, 0);
 }
 
-// True when it waited until the condition was so, and no signal ended it before.
+// Returns true if it waited for the condition and no signal ended the wait before.
 bool WaitsOn(StopSignal& stop) {
   int asked = 0;
   stop.WaitFor([&] { return ++asked == 3; }, kForever);
   return asked == 3;
 }
 
-// 0 when `test` is true in a process that has no other threads.
+// Expects `test` to return true in a process without other threads.
 void ExpectThat(const std::function<bool()>& test) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   EXPECT_EXIT(std::exit(test() ? 0 : 1), ::testing::ExitedWithCode(0), "");

@@ -11,8 +11,8 @@
 namespace syncline {
 namespace {
 
-// As much as a pipe may hold: a reader that pauses briefly stops nobody.
-constexpr size_t kMostPending = size_t{1} << 20;
+// As much as a large pipe holds, so that a short pause of the reader stops nothing.
+constexpr size_t kMaxPending = size_t{1} << 20;
 
 UniqueFd OpenAgain(int fd) {
   struct stat info = {};
@@ -44,6 +44,6 @@ void TeeStream::Flush() {
   pending_.erase(0, done);
 }
 
-bool TeeStream::is_full() const { return pending_.size() >= kMostPending; }
+bool TeeStream::is_full() const { return pending_.size() >= kMaxPending; }
 
 }  // namespace syncline

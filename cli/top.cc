@@ -23,6 +23,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "cli/flags.h"
+#include "cli/job_choice.h"
 #include "cli/local_runs.h"
 #include "cli/top_view.h"
 #include "comm/base/env.h"
@@ -46,8 +47,9 @@ struct TopFlags {
 
 // ---- The terminal ----
 
-// Signals that are read here and end nothing by themselves. To be called before any thread
-// starts, gRPC's too: the kernel gives a signal to any thread that lets it through.
+// Takes over signals that this program reads, so that they no longer end it. Call this
+// before any thread starts, including gRPC's: the kernel delivers a signal to any thread
+// that does not block it.
 UniqueFd TakeSignals() {
   sigset_t signals;
   sigemptyset(&signals);
@@ -56,8 +58,8 @@ UniqueFd TakeSignals() {
   return UniqueFd(signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK));
 }
 
-// Puts the terminal into the state that a full-screen program needs, and back. Ctrl-C and
-// Ctrl-Z come as keys; SIGTERM and SIGHUP through `signals`.
+// Switches the terminal to full-screen mode and back. Ctrl-C and Ctrl-Z arrive as keys,
+// SIGTERM and SIGHUP through `signals`.
 class Terminal {
  public:
   static absl::StatusOr<std::unique_ptr<Terminal>> Open(UniqueFd signals) {
@@ -69,7 +71,7 @@ class Terminal {
     }
     termios settings = {};
     if (!signals.valid() || tcgetattr(STDIN_FILENO, &settings) != 0) {
-      return absl::InternalError("the terminal does not tell its settings");
+      return absl::InternalError("cannot read the terminal's settings");
     }
     return std::unique_ptr<Terminal>(new Terminal(settings, std::move(signals)));
   }
@@ -116,7 +118,7 @@ class Terminal {
     }
     std::array<char, 64> keys = {};
     const ssize_t count = read(STDIN_FILENO, keys.data(), keys.size());
-    // The terminal is gone.
+    // The terminal was closed.
     if (count == 0 || (count < 0 && errno != EINTR && errno != EAGAIN)) {
       return {.kind = Event::Kind::kStop, .signal = SIGHUP};
     }
@@ -158,7 +160,8 @@ class Terminal {
   const UniqueFd signals_;
 };
 
-// Whether the terminal's locale says UTF-8. The variables in the order that POSIX gives.
+// Asks the locale whether the terminal shows UTF-8. The variables are in the order that
+// POSIX defines.
 TopOptions::Glyphs GlyphsOfLocale() {
   for (const char* name : {"LC_ALL", "LC_CTYPE", "LANG"}) {
     const char* value = std::getenv(name);
@@ -201,13 +204,19 @@ absl::StatusOr<int> ShowTop(const TopFlags& flags) {
         Failure::kUsage);
   }
   UniqueFd signals = TakeSignals();
-  // Before the screen changes: an error that is there from the start is a line as always.
+  // Fetched before the screen changes, so that an error at the start is printed as usual.
   SYNCLINE_ASSIGN_OR_RETURN(const std::string first,
                             FetchStatusJson(flags.coordinator, flags.tls, kTimeout));
   const SteadyClock clock;
-  TopView view({.coordinator = flags.coordinator, .glyphs = GlyphsOfLocale()});
+  const std::vector<std::string> starting = JobsStartedWith(flags.coordinator);
+  TopView view({.coordinator = flags.coordinator,
+                .glyphs = GlyphsOfLocale(),
+                .starting = starting});
   SYNCLINE_RETURN_IF_ERROR(view.Add(first, clock.Now()));
-  if (!flags.job.empty()) SYNCLINE_RETURN_IF_ERROR(view.Choose(flags.job));
+  if (!flags.job.empty()) {
+    SYNCLINE_RETURN_IF_ERROR(StatusOfJob(first, flags.job, starting).status());
+    SYNCLINE_RETURN_IF_ERROR(view.Choose(flags.job));
+  }
   SYNCLINE_ASSIGN_OR_RETURN(const std::unique_ptr<Terminal> terminal,
                             Terminal::Open(std::move(signals)));
   absl::Duration next = clock.Now() + interval;
@@ -234,10 +243,11 @@ void AddTop(CLI::App& app, Command* selected) {
   auto flags = std::make_shared<TopFlags>();
   CLI::App* top = app.add_subcommand(
       "top", "Watch servers, jobs and members in a terminal: speed, stragglers, loss");
-  top->add_option("job", flags->job,
-                  "The job to begin with; of several runs on this host, ask that of it");
+  top->add_option(
+      "job", flags->job,
+      "Job to show first; if this host has several runs, ask the run of this job");
   AddCoordinatorFlag(*top, &flags->coordinator);
-  top->add_option("--interval", flags->interval, "Time between pictures")
+  top->add_option("--interval", flags->interval, "Time between updates")
       ->capture_default_str();
   AddTlsFlags(*top, &flags->tls);
   top->callback([=] { *selected = [flags] { return Asking(*flags, ShowTop); }; });

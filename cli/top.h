@@ -1,4 +1,4 @@
-// `syncline top`: the cluster in a terminal, a new picture each second.
+// `syncline top`: shows the cluster in a terminal, redrawn every second.
 #pragma once
 
 #include "CLI/App.hpp"

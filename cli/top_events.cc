@@ -1,4 +1,4 @@
-// What happened of late, in the picture of top_view.h: a line for each event.
+// TopView: draws recent events, one line each.
 #include <algorithm>
 #include <cstdint>
 #include <string>
@@ -34,7 +34,7 @@ std::vector<std::string> TopView::EventsOf(const Json& status) {
   return lines;
 }
 
-// The latest comes first: it stays where it is when the window is low.
+// The latest event comes first, so that it stays in place if the window is low.
 void TopView::DrawEvents(const Job* job, const TopSize& size,
                          std::vector<TopLine>& lines) const {
   const auto draw = [&lines](const std::vector<std::string>& events, size_t most) {

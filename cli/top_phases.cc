@@ -1,5 +1,4 @@
-// Where the time of steps goes, in the picture of top_view.h: a line for each member and each
-// server.
+// TopView: draws where the time of steps goes, one line for each member and each server.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -15,11 +14,11 @@
 namespace syncline {
 namespace {
 
-// Statuses over which a step's mean is taken: as long as rates are.
+// Number of statuses over which a step's mean is taken. They span the same time as rates.
 constexpr size_t kPhaseSamples = 11;
-constexpr size_t kMostServers = 4;
+constexpr size_t kMaxServersShown = 4;
 
-// "0.42", "12.3", "456".
+// Returns for example "0.42", "12.3" or "456".
 std::string Milliseconds(double seconds) {
   const double ms = 1e3 * seconds;
   return absl::StrFormat("%.*f", ms < 9.995 ? 2 : ms < 99.95 ? 1 : 0, ms);
@@ -31,7 +30,7 @@ std::optional<WorkerPhases> TopView::Member::PhasesOfAStep() const {
   if (samples.empty()) return std::nullopt;
   size_t first = samples.size() - std::min(samples.size(), kPhaseSamples);
   const WorkerPhases& last = samples.back().phases;
-  // A step may take longer than that.
+  // Goes further back if no step was completed in these statuses.
   while (first > 0 && samples[first].phases.steps == last.steps) --first;
   return OfAStep(samples[first].phases, last);
 }
@@ -51,13 +50,13 @@ TopLine TopView::MemberHeader() const {
           TopLine::Tone::kHeader};
 }
 
-// A bar of letters: each phase's first one, as wide as its share. Of the two that begin with
-// a p the way back is a w, for weights.
+// Draws a bar of letters: the first letter of each phase, repeated in proportion to its
+// share. Publish is shown as w, for weights, since push begins with p too.
 TopLine TopView::DrawPhases(const Member& member, size_t columns) const {
   constexpr std::string_view kLetters = "cepowd";
   std::string cells = absl::StrFormat("  %4d", member.rank);
   const auto phases = member.PhasesOfAStep();
-  if (!phases) return {cells + "  no step of late"};
+  if (!phases) return {cells + "  no recent step"};
   double total = 0;
   for (const double seconds : phases->seconds) total += seconds;
   constexpr std::array<int, 6> kWidths = {7, 6, 6, 6, 7, 6};
@@ -83,7 +82,7 @@ void TopView::DrawServerPhases(const Job& job, std::vector<TopLine>& lines) cons
   for (const auto& [server, kept] : job.servers) {
     const auto mean = OfAStep(kept.front(), kept.back());
     if (!mean) continue;
-    if (++shown > kMostServers) break;
+    if (++shown > kMaxServersShown) break;
     std::string line = absl::StrFormat("  server %d, ms a step:", server);
     for (size_t i = 0; i < kServerPhaseNames.size(); ++i) {
       absl::StrAppend(&line, i == 0 ? " " : ", ", kServerPhaseNames[i], " ",

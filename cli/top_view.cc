@@ -9,7 +9,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "cli/human_bytes.h"
+#include "cli/job_choice.h"
 #include "cli/output_width.h"
 #include "comm/base/byte_size.h"
 #include "comm/base/printable.h"
@@ -22,22 +24,22 @@ namespace {
 
 using Json = nlohmann::json;
 
-// A minute of statuses; rates are those of its last ten seconds.
+// A minute of statuses is kept. Rates are those of the last ten seconds.
 constexpr size_t kSamples = 60;
 constexpr size_t kRateSamples = 10;
-// A point of a member's speed: statuses and heartbeats come at about the same rate, so that
-// from one to the next there may be none or two.
+// Each point of a member's speed spans this many statuses. Statuses and heartbeats come
+// at about the same rate, so between two statuses there may be no heartbeat or two.
 constexpr size_t kSparkSamples = 4;
 constexpr size_t kServersShown = 4;
 constexpr size_t kJobsShown = 5;
-// What a heartbeat may lag before it is worth a look, in failure timeouts: members send one
-// each tenth, and are dropped after six.
+// A heartbeat older than this is marked, in failure timeouts. Members send ten in one
+// timeout, and are dropped after 0.6 of it.
 constexpr double kLateHeartbeat = 0.3;
-// Of a coordinator that is older than its figure in the status, as unless told otherwise.
+// The default, for coordinators too old to report theirs.
 constexpr double kUsualFailureTimeoutSeconds = 10;
-// A job that does not move for so long is said to wait for those who work.
+// After this time without a step, the job is shown as waiting for those who work.
 constexpr absl::Duration kStandsStill = absl::Seconds(2);
-constexpr double kStraggles = 0.25;  // busier than the median by so much
+constexpr double kStraggles = 0.25;  // difference to the median of `busy`
 
 constexpr std::array<const char*, 8> kBlocks = {"▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"};
 constexpr std::array<const char*, 8> kAscii = {"_", ".", "-", "~", "=", "+", "*", "#"};
@@ -58,7 +60,7 @@ std::string Duration(double seconds) {
   return absl::StrFormat("%d h %d min", whole / 3600, whole / 60 % 60);
 }
 
-// What `figure` grew by in a second, over the last samples; 0 where there is one only.
+// Returns the growth of `figure` per second over the last samples; 0 with fewer than two.
 template <typename Samples, typename Figure>
 double Growth(const Samples& samples, Figure figure) {
   if (samples.size() < 2) return 0;
@@ -85,7 +87,7 @@ void Keep(Values& values, const typename Values::value_type& value) {
 
 }  // namespace
 
-// ---- What was seen ----
+// ---- Input ----
 
 double TopView::Member::StepsPerSecond() const {
   return Growth(samples, [](const auto& sample) { return sample.step; });
@@ -119,7 +121,7 @@ absl::Status TopView::Add(const std::string& json, absl::Duration now) {
   const Json status = Json::parse(json, nullptr, /*allow_exceptions=*/false);
   if (!status.is_object()) {
     return absl::InternalError(
-        absl::StrCat(options_.coordinator, " sent a status that is no JSON"));
+        absl::StrCat(options_.coordinator, " sent a status that is not JSON"));
   }
   failure_.clear();
   failed_since_.reset();
@@ -154,7 +156,7 @@ void TopView::AddServer(const Json& status, absl::Duration now) {
   server.id = id;
   server.name = Word(status, "name");
   server.state = status.contains("lost_seconds") ? "lost"
-                 : status.value("drains", false) ? "is to end"
+                 : status.value("drains", false) ? "draining"
                                                  : "attached";
   server.heartbeat_age = status.value("heartbeat_age_seconds", 0.0);
   server.memory_placed = status.value("memory_placed_bytes", uint64_t{0});
@@ -224,7 +226,7 @@ void TopView::Fail(const absl::Status& status, absl::Duration now) {
   failed_for_ = now - *failed_since_;
 }
 
-// ---- What is chosen ----
+// ---- Selection ----
 
 const TopView::Job* TopView::Selected() const {
   if (const auto job = jobs_.find(selected_); job != jobs_.end()) return &job->second;
@@ -284,7 +286,7 @@ std::vector<const TopView::Member*> TopView::InOrder(const Job& job) const {
   return members;
 }
 
-// ---- The picture ----
+// ---- Drawing ----
 
 std::string TopView::Spark(const SparkLine& spark) const {
   const auto& [values, width, floor] = spark;
@@ -319,7 +321,7 @@ std::string TopView::WaitsFor(const Job& job) const {
   constexpr size_t kShown = 8;
   const size_t more = working.size() - std::min(working.size(), kShown);
   working.resize(working.size() - more);
-  return absl::StrFormat("waits at step %d for rank %s%s since %.0f s", job.step,
+  return absl::StrFormat("has waited at step %d for rank %s%s for %.0f s", job.step,
                          absl::StrJoin(working, ", "),
                          more > 0 ? absl::StrCat(" and ", more, " more") : "",
                          absl::ToDoubleSeconds(*now_ - job.moved));
@@ -340,7 +342,7 @@ void TopView::DrawServers(std::vector<TopLine>& lines) const {
   lines.push_back({absl::StrFormat("%-6s %-20s %-11s %-24s %-5s %s", "SERVER", "NAME",
                                    "BYTES/S", "MEMORY", "BEAT", "STATE"),
                    TopLine::Tone::kHeader});
-  // Those that beat latest first, when not all fit.
+  // If not all servers fit, those with the oldest heartbeats come first.
   std::vector<const Server*> servers;
   for (const auto& [id, server] : servers_) servers.push_back(&server);
   if (servers.size() > kServersShown) {
@@ -372,7 +374,7 @@ void TopView::DrawJobs(std::vector<TopLine>& lines) const {
   const Job* selected = Selected();
   std::vector<const Job*> jobs;
   for (const auto& [id, job] : jobs_) jobs.push_back(&job);
-  // The selected one, those that run, the newest.
+  // Order: the selected job, then running jobs, then the newest.
   std::stable_sort(jobs.begin(), jobs.end(), [&](const Job* a, const Job* b) {
     if ((a == selected) != (b == selected)) return a == selected;
     if (a->Ended() != b->Ended()) return b->Ended();
@@ -454,7 +456,7 @@ void TopView::DrawMembers(const Job& job, const TopSize& size,
   if (shows_phases_) DrawServerPhases(job, lines);
   lines.push_back(MemberHeader());
   const std::vector<const Member*> members = InOrder(job);
-  // One line stays for what is left out.
+  // One line is kept for the number of members left out.
   const size_t room = size.rows > lines.size() + 2 ? size.rows - lines.size() - 2 : 0;
   const size_t shown = members.size() <= room + 1 ? members.size() : room;
   for (size_t i = 0; i < shown; ++i) {
@@ -476,7 +478,8 @@ std::vector<TopLine> TopView::Draw(const TopSize& size) const {
   }
   lines.push_back({});
   if (jobs_.empty()) {
-    lines.push_back({"no jobs yet"});
+    for (const absl::string_view line : absl::StrSplit(NoJobs(options_.starting), '\n'))
+      lines.push_back({std::string(line)});
   } else {
     DrawJobs(lines);
   }

@@ -1,5 +1,5 @@
-// The picture of `syncline top`, without a terminal: statuses go in, keys go in, lines come
-// out.
+// Draws the picture of `syncline top`, without a terminal: takes statuses and keys,
+// returns lines.
 //
 //   TopView view({.coordinator = "127.0.0.1:7070"});
 //   view.Add(json, now);             // once a second, comm/rpc/status_json.h
@@ -7,7 +7,7 @@
 //
 // Rates are differences between statuses, so the first picture has none.
 //
-// Thread safety: none.
+// Not thread-safe.
 #pragma once
 
 #include <cmath>
@@ -29,8 +29,10 @@ namespace syncline {
 
 struct TopOptions {
   std::string coordinator;
-  // What spark lines are drawn with: block elements need a terminal that shows UTF-8.
+  // Characters of spark lines. Block elements need a terminal that shows UTF-8.
   enum class Glyphs { kBlocks, kAscii } glyphs = Glyphs::kBlocks;
+  // Jobs of which nothing is known yet but that they were started.
+  std::vector<std::string> starting = {};
 };
 
 struct TopSize {
@@ -47,21 +49,23 @@ struct TopLine {
 enum class TopKey {
   kNextJob,
   kPreviousJob,
-  kNextOrder,  // of the members: rank, slowest first, latest heartbeat last
-  kPhases,     // where the time of the members' steps went, and back
-  kEvents,     // what happened of late, in the members' place, and back
+  kNextOrder,  // of members: by rank, slowest first, or oldest heartbeat first
+  kPhases,     // toggles how the members' step times divide into phases
+  kEvents,     // toggles recent events in place of the members
 };
 
 class TopView {
  public:
   explicit TopView(TopOptions options) : options_(std::move(options)) {}
 
-  // `now` is monotonic. InternalError when this is no status; then the picture stays.
+  // `now` is monotonic. Fails with InternalError when `json` is not a status; the picture
+  // then stays.
   absl::Status Add(const std::string& json, absl::Duration now);
-  // The coordinator did not answer: the last picture stays, and says since when.
+  // Records that the coordinator did not answer. The last picture stays and says since
+  // when.
   void Fail(const absl::Status& status, absl::Duration now);
   void Press(TopKey key);
-  // Selects the newest job of that name. NotFound names those there are.
+  // Selects the newest job of that name. NotFound lists the known names.
   absl::Status Choose(const std::string& job);
 
   std::vector<TopLine> Draw(const TopSize& size) const;
@@ -74,7 +78,7 @@ class TopView {
     uint64_t step = 0;
     uint64_t bytes = 0;
     bool waiting = false;
-    WorkerPhases phases = {};  // of members
+    WorkerPhases phases = {};  // of members only
   };
   struct Member {
     uint32_t rank = 0;
@@ -85,10 +89,10 @@ class TopView {
 
     double StepsPerSecond() const;
     double BytesPerSecond() const;
-    // Of the samples, the share in which it did not wait for others. The member that others
-    // wait for is busy all the time.
+    // Fraction of the samples in which it did not wait for others. A member that others
+    // wait for has 1.
     double Busy() const;
-    // Of late: seconds of each phase in a step; nothing before a step was seen.
+    // Returns recent seconds of each phase per step; nullopt before a step was seen.
     std::optional<WorkerPhases> PhasesOfAStep() const;
   };
   struct Job {
@@ -107,7 +111,7 @@ class TopView {
     absl::Duration moved = absl::ZeroDuration();  // when its step last changed
 
     bool Ended() const { return phase == "over" || phase == "failed"; }
-    // The lowest of its members; 0 before two statuses were seen.
+    // Returns the lowest rate of its members; 0 before two statuses were seen.
     double StepsPerSecond() const;
   };
   struct Server {
@@ -128,7 +132,7 @@ class TopView {
   struct SparkLine {
     std::vector<double> values = {};
     size_t width = 0;         // characters; the last values that fit
-    double floor = INFINITY;  // what the lowest glyph means at most
+    double floor = INFINITY;  // upper bound of the lowest glyph's value
   };
   std::string Spark(const SparkLine& spark) const;
   std::string WaitsFor(const Job& job) const;
@@ -144,18 +148,18 @@ class TopView {
   void DrawMembers(const Job& job, const TopSize& size,
                    std::vector<TopLine>& lines) const;
   static std::vector<std::string> EventsOf(const nlohmann::json& status);
-  // The latest that fit, of the job and of the servers.
+  // Draws the latest events that fit, of the job and of the servers.
   void DrawEvents(const Job* job, const TopSize& size, std::vector<TopLine>& lines) const;
 
   const TopOptions options_;
   std::string build_version_ = {};
   double uptime_seconds_ = 0;
-  double late_seconds_ = 0;                 // a heartbeat that is older is
-  std::optional<absl::Duration> now_ = {};  // of the last status
+  double late_seconds_ = 0;                 // age beyond which a heartbeat is late
+  std::optional<absl::Duration> now_ = {};  // time of the last status
   std::map<uint32_t, Server> servers_ = {};
   std::map<uint32_t, Job> jobs_ = {};
   std::vector<std::string> events_ = {};  // of servers and coordinator
-  uint32_t selected_ = 0;  // job; one that is not there: the newest that runs
+  uint32_t selected_ = 0;  // selected job; if it does not exist: the newest running one
   Order order_ = Order::kRank;
   bool shows_phases_ = false;
   bool shows_events_ = false;

@@ -49,7 +49,7 @@ std::string Status(uint64_t step, const std::vector<Seen>& members) {
       step, R"(,"members":[)", list, "]}]}");
 }
 
-// Rank 0 takes 2 steps a second and rank 1 waits for it.
+// Rank 0 makes 2 steps per second, and ranks 1 and 2 wait for it.
 TopView Straggling() {
   TopView view({.coordinator = "a:7070", .glyphs = TopOptions::Glyphs::kAscii});
   for (uint64_t i = 0; i < 20; ++i) {
@@ -133,7 +133,7 @@ TEST(TopView, SaysForWhomAJobThatStandsWaits) {
                          absl::Seconds(i))
                     .ok());
   }
-  EXPECT_THAT(Picture(view), HasSubstr("waits at step 38 for rank 0 since 5 s"));
+  EXPECT_THAT(Picture(view), HasSubstr("has waited at step 38 for rank 0 for 5 s"));
 }
 
 TEST(TopView, KeepsThePictureWhenTheCoordinatorDoesNotAnswer) {
@@ -219,7 +219,7 @@ TEST(TopView, ShowsWhereTheTimeOfAStepGoes) {
   };
   view.Press(TopKey::kPhases);
   ASSERT_TRUE(view.Add(status(100, 70, 7), absl::Seconds(0)).ok());
-  EXPECT_THAT(Picture(view), HasSubstr("no step of late"));
+  EXPECT_THAT(Picture(view), HasSubstr("no recent step"));
   ASSERT_TRUE(view.Add(status(110, 70.3, 7.1), absl::Seconds(1)).ok());
   const std::string picture = Picture(view);
   EXPECT_THAT(picture,

@@ -7,29 +7,31 @@
 namespace syncline {
 namespace {
 
-constexpr char kNoEffect[] = "torchrun's, without an effect here";
+constexpr char kNoEffect[] = "torchrun options without effect here";
 constexpr char kBackendFlag[] = "--rdzv-backend";
 constexpr char kOwnBackend[] = "syncline";
-// Of `syncline serve`.
+// The default port of `syncline serve`.
 constexpr char kCoordinatorPort[] = "7070";
 
 struct NoEffect {
   const char* flag;
   const char* why;
 };
-// With a value each.
+// Each of these takes a value.
 constexpr NoEffect kNoEffects[] = {
-    {"--rdzv-conf", "What torch's rendezvous is told; times follow --failure-timeout"},
+    {"--rdzv-conf",
+     "Options of torch's rendezvous, which is not used; timeouts follow "
+     "--failure-timeout"},
     {"--monitor-interval", "The end of a worker is seen at once"},
     {"--start-method", "Workers are programs of their own"},
-    {"--event-log-handler", "syncline status and metrics tell of events"},
+    {"--event-log-handler", "syncline events, status and metrics show what happens"},
     {"--logs-specs", "--log-dir, --tee and --redirects say where logs go"},
-    {"--numa-binding", "Run the whole under numactl"},
+    {"--numa-binding", "Run the whole command under numactl"},
     {"--signals-to-handle", "SIGINT, SIGTERM and SIGHUP end the run"},
-    {"--duplicate-stdout-filters", "Lines are not picked; --tee shows all"},
-    {"--duplicate-stderr-filters", "Lines are not picked; --tee shows all"}};
+    {"--duplicate-stdout-filters", "Lines are not filtered; --tee shows all"},
+    {"--duplicate-stderr-filters", "Lines are not filtered; --tee shows all"}};
 
-// "localhost:0" and "0.0.0.0:0" ask for any place to meet.
+// "localhost:0" and "0.0.0.0:0" leave the place to the launcher.
 bool NamesNoPlace(const std::string& endpoint) { return endpoint.ends_with(":0"); }
 
 std::string WithPort(const std::string& endpoint) {
@@ -42,8 +44,8 @@ bool IsForeign(const std::string& backend) {
   return !backend.empty() && backend != kOwnBackend;
 }
 
-// Sets the coordinator, or says why the endpoint is not it. Empty when there is nothing to
-// say.
+// Sets the coordinator, or returns why the endpoint is not used. Empty: there is nothing
+// to say.
 std::string UnderstandEndpoint(RunOptions& options) {
   const std::string& endpoint = options.rdzv_endpoint;
   const std::string unused =
@@ -58,8 +60,8 @@ std::string UnderstandEndpoint(RunOptions& options) {
   }
   if (NamesNoPlace(endpoint)) return "";
   if (IsOneNode(options.nnodes) && IsForeign(options.rdzv_backend)) {
-    return absl::StrCat(unused, "workers of one host meet at the coordinator that is ",
-                        "started with them; --coordinator names one that runs");
+    return absl::StrCat(unused, "workers of one host meet at the coordinator ",
+                        "started with them; give --coordinator to use a running one");
   }
   options.coordinator = WithPort(endpoint);
   return "";
@@ -84,16 +86,16 @@ void AddTorchrunFlags(CLI::App& command, RunOptions& options) {
                   "MASTER_PORT of the workers (default: one that is free, if the "
                   "coordinator is started here)")
       ->check(CLI::Range(0, 65535).description(""));
-  command.add_option("--local-addr", given->local_addr,
-                     "By which address members of torch.distributed on other hosts reach "
-                     "this one");
+  command.add_option(
+      "--local-addr", given->local_addr,
+      "Address at which members of torch.distributed on other hosts reach this one");
   command.add_option("--role", given->role, "ROLE_NAME of the workers")
       ->capture_default_str();
   command.add_option("--local-ranks-filter", given->local_ranks_filter,
                      "Show the output of these workers of this host only: 0,1,2");
   command
       .add_option(kBackendFlag, given->rdzv_backend,
-                  "Workers meet at Syncline's coordinator, whatever it says")
+                  "Workers always meet at Syncline's coordinator")
       ->group(kNoEffect);
   for (const NoEffect& one : kNoEffects) {
     const std::string flag = one.flag;
@@ -108,7 +110,7 @@ void AddTorchrunFlags(CLI::App& command, RunOptions& options) {
       .add_flag_callback(
           "--virtual-local-rank",
           [given] { given->without_effect.emplace_back("--virtual-local-rank"); },
-          "LOCAL_RANK is what it is")
+          "LOCAL_RANK stays unchanged")
       ->group(kNoEffect);
 }
 
@@ -120,9 +122,9 @@ std::vector<std::string> UnderstandTorchrun(RunOptions& options) {
   std::vector<std::string> unused = options.without_effect;
   if (IsForeign(options.rdzv_backend)) unused.insert(unused.begin(), kBackendFlag);
   if (!unused.empty()) {
-    lines.push_back(absl::StrCat(absl::StrJoin(unused, ", "),
-                                 ": of torchrun, without an effect here (syncline run "
-                                 "--help says why)"));
+    lines.push_back(absl::StrCat(
+        absl::StrJoin(unused, ", "),
+        ": torchrun options without effect here (syncline run --help says why)"));
   }
   return lines;
 }

@@ -1,6 +1,6 @@
-// The flags of torchrun that `syncline run` has for the sake of those who know them: what
-// they mean here, and which have no effect. All others it has itself, under torchrun's
-// names.
+// The flags of torchrun that `syncline run` accepts for compatibility: what they mean
+// here, and which have no effect. Other flags of torchrun are flags of `syncline run`
+// itself.
 #pragma once
 
 #include <string>
@@ -13,12 +13,12 @@ namespace syncline {
 
 void AddTorchrunFlags(CLI::App& command, RunOptions& options);
 
-// Puts what was given for torchrun's rendezvous in Syncline's terms. Returns what is to be
-// said of it, in lines: nothing when all that was given has an effect.
+// Translates the flags of torchrun's rendezvous to Syncline's options. Returns lines for
+// the user about flags without effect; empty when there are none.
 //
-// An endpoint is the coordinator's address, unless it names none (port 0), or is another
-// backend's on one host: workers there need no meeting place but the coordinator that is
-// started with them.
+// The endpoint becomes the coordinator's address. Exceptions: an endpoint with port 0,
+// and one of another backend on a single host. In these cases the workers only need the
+// coordinator that the launcher starts.
 std::vector<std::string> UnderstandTorchrun(RunOptions& options);
 
 }  // namespace syncline

@@ -67,9 +67,9 @@ TEST(Torchrun, SaysInOneLineWhatHasNoEffect) {
                                "--rdzv-conf", "join_timeout=60"});
   EXPECT_THAT(
       UnderstandTorchrun(options),
-      ElementsAre(
-          AllOf(HasSubstr("--rdzv-backend, --rdzv-conf, --monitor-interval: of torchrun"),
-                HasSubstr("without an effect here"))));
+      ElementsAre(AllOf(
+          HasSubstr("--rdzv-backend, --rdzv-conf, --monitor-interval: torchrun options"),
+          HasSubstr("without effect here"))));
   options = Parsed({"--rdzv-backend", "syncline", "--nproc-per-node", "2"});
   EXPECT_THAT(UnderstandTorchrun(options), IsEmpty());
 }
@@ -77,7 +77,7 @@ TEST(Torchrun, SaysInOneLineWhatHasNoEffect) {
 struct Case {
   std::vector<std::string> flags;
   std::string coordinator;
-  std::string said;  // of the endpoint; empty: nothing
+  std::string said;  // about the endpoint; empty: nothing
 };
 
 TEST(Torchrun, TakesAnEndpointForTheCoordinatorWhereItNamesOne) {
@@ -106,7 +106,7 @@ TEST(Torchrun, TakesAnEndpointForTheCoordinatorWhereItNamesOne) {
     RunOptions options = Parsed(one.flags);
     std::vector<std::string> lines = UnderstandTorchrun(options);
     std::erase_if(lines, [](const std::string& line) {
-      return line.find("without an effect") != line.npos;
+      return line.find("without effect") != line.npos;
     });
     EXPECT_EQ(options.coordinator, one.coordinator) << one.flags[1];
     if (one.said.empty()) {
@@ -121,11 +121,10 @@ TEST(RunFlags, SayWhatPatienceIsForAndInWhichUnit) {
   RunOptions options;
   CLI::App app;
   AddRunFlags(app, options);
-  EXPECT_THAT(
-      app.help(),
-      AllOf(HasSubstr("for a coordinator that is away, and this command for one at "
-                      "--coordinator that does not answer yet: 90s, 5m"),
-            HasSubstr("default: 30 times --failure-timeout, 5m where that is")));
+  EXPECT_THAT(app.help(),
+              AllOf(HasSubstr("while the coordinator is away, and this command for an "
+                              "answer of --coordinator: 90s, 5m"),
+                    HasSubstr("default: 30 times --failure-timeout, 5m where that is")));
 }
 
 }  // namespace

@@ -27,8 +27,7 @@
 #include "comm/base/failure.h"
 #include "comm/base/printable.h"
 #include "comm/base/status.h"
-#include "comm/rpc/channel.h"
-#include "comm/rpc/status.h"
+#include "comm/rpc/coordinator_call.h"
 #include "comm/rpc/trace_sender.h"
 #include "proto/coordinator.grpc.pb.h"
 
@@ -37,7 +36,7 @@ namespace {
 
 constexpr absl::Duration kTimeout = absl::Seconds(10);
 constexpr absl::Duration kAskEvery = absl::Milliseconds(200);
-// For what members send after they were told to stop: a few heartbeats.
+// Time for members to send the rest after they were told to stop: a few heartbeats.
 constexpr absl::Duration kLastPartsWithin = absl::Seconds(10);
 
 struct TraceFlags {
@@ -53,11 +52,12 @@ absl::Status Usage(const std::string& message) {
   return WithFailure(absl::InvalidArgumentError(message), Failure::kUsage);
 }
 
-// Asks until all is there, or time is over.
+// Fetches parts of the trace until it is complete or the time is over.
 class Collector {
  public:
-  Collector(const TraceFlags& flags, absl::Duration wait, v1::Coordinator::Stub& stub)
-      : flags_(flags), wait_(wait), stub_(stub) {}
+  Collector(const TraceFlags& flags, absl::Duration wait,
+            const CoordinatorCaller& coordinator)
+      : flags_(flags), wait_(wait), coordinator_(coordinator) {}
 
   absl::StatusOr<TraceData> Collect() {
     SYNCLINE_RETURN_IF_ERROR(Start());
@@ -65,7 +65,7 @@ class Collector {
       if (!reply_.more()) absl::SleepFor(kAskEvery);
       const absl::Status fetched = Fetch();
       if (fetched.ok()) continue;
-      // What is here so far is worth more than nothing.
+      // The spans that have arrived are still useful.
       if (reply_.until() == 0) return fetched;
       data_.ended = absl::StrCat("the coordinator was lost: ", fetched.message());
       break;
@@ -80,10 +80,9 @@ class Collector {
     request.set_steps(flags_.steps);
     request.set_limit_ms(
         static_cast<uint32_t>(absl::ToInt64Milliseconds(wait_ + kLastPartsWithin)));
-    grpc::ClientContext context;
-    SetDeadline(context, kTimeout);
-    v1::StartTraceReply reply;
-    SYNCLINE_RETURN_IF_ERROR(FromGrpcStatus(stub_.StartTrace(&context, request, &reply)));
+    SYNCLINE_ASSIGN_OR_RETURN(
+        const v1::StartTraceReply reply,
+        coordinator_.Call(&v1::Coordinator::Stub::StartTrace, request, kTimeout));
     trace_ = reply.trace();
     for (const v1::TraceTensor& tensor : reply.tensors()) {
       const std::string name = Printable(tensor.name());
@@ -102,7 +101,8 @@ class Collector {
     const absl::Duration passed = clock_.Now();
     if (passed < wait_) return false;
     if (!stops_) {
-      data_.ended = absl::StrCat("time was over after ", absl::FormatDuration(wait_));
+      data_.ended =
+          absl::StrCat("the time limit ended it after ", absl::FormatDuration(wait_));
     }
     stops_ = true;
     return passed >= wait_ + kLastPartsWithin;
@@ -114,11 +114,8 @@ class Collector {
     request.set_trace(trace_);
     request.set_seen(seen_);
     request.set_stop(stops_);
-    grpc::ClientContext context;
-    SetDeadline(context, kTimeout);
-    v1::FetchTraceReply reply;
-    SYNCLINE_RETURN_IF_ERROR(FromGrpcStatus(stub_.FetchTrace(&context, request, &reply)));
-    reply_ = std::move(reply);
+    SYNCLINE_ASSIGN_OR_RETURN(
+        reply_, coordinator_.Call(&v1::Coordinator::Stub::FetchTrace, request, kTimeout));
     data_.members.resize(static_cast<size_t>(reply_.members_size()));
     for (const v1::FetchedPart& part : reply_.parts()) Take(part);
     return absl::OkStatus();
@@ -139,7 +136,7 @@ class Collector {
     data_.version = VersionLine();
     data_.first_step = reply_.first_step();
     data_.until = std::max(reply_.until(), reply_.first_step());
-    uint64_t worked = 0;  // spans that belong to a step being made
+    uint64_t worked = 0;  // number of spans that belong to making a step
     for (int i = 0; i < reply_.members_size(); ++i) {
       const v1::TraceMember& said = reply_.members(i);
       TraceFileMember& member = data_.members[static_cast<size_t>(i)];
@@ -158,7 +155,7 @@ class Collector {
       for (const auto& [name, spans] : member.tracks) {
         worked += static_cast<uint64_t>(
             std::ranges::count_if(spans, [&](const TraceSpan& span) {
-              return span.kind > TraceKind::kDecode && span.step >= data_.first_step &&
+              return !DescribesTheProgram(span.kind) && span.step >= data_.first_step &&
                      span.step < data_.until;
             }));
       }
@@ -172,7 +169,7 @@ class Collector {
     if (stops_) {
       return absl::FailedPreconditionError(absl::StrCat(
           job, " made no step within ", absl::FormatDuration(wait_),
-          "; syncline status says what it waits for, --wait how long to wait"));
+          "; syncline status says what it waits for, and --wait sets how long to wait"));
     }
     return absl::FailedPreconditionError(
         absl::StrCat(job, " ended before a step could be recorded"));
@@ -180,7 +177,7 @@ class Collector {
 
   const TraceFlags& flags_;
   const absl::Duration wait_;
-  v1::Coordinator::Stub& stub_;
+  const CoordinatorCaller& coordinator_;
   const SteadyClock clock_;
   uint64_t trace_ = 0;
   uint64_t seen_ = 0;
@@ -189,7 +186,7 @@ class Collector {
   TraceData data_;
 };
 
-// Beside the file first: whoever opens it finds a whole one.
+// Written under this name first, so that the file itself is always complete.
 std::string UnfinishedOf(const std::string& path) {
   return absl::StrCat(path, ".unfinished");
 }
@@ -200,7 +197,7 @@ absl::Status CannotWrite(const std::string& path) {
                    "; name a file in a directory that you may write to"));
 }
 
-// Before a job is asked for a trace that would be lost.
+// Called before the job is asked, so that no trace is recorded in vain.
 absl::Status CheckWritable(const std::string& path) {
   std::error_code ignored;
   if (std::filesystem::is_directory(path, ignored)) {
@@ -234,13 +231,10 @@ absl::StatusOr<int> Trace(const TraceFlags& flags) {
   }
   SYNCLINE_RETURN_IF_ERROR(CheckWritable(flags.out));
   SYNCLINE_ASSIGN_OR_RETURN(
-      const auto channel,
-      CreateChannel(flags.coordinator, flags.tls, RpcTimeouts::Default()));
-  SYNCLINE_RETURN_IF_ERROR(
-      WaitUntilConnected(*channel, flags.coordinator, flags.tls, kTimeout));
-  const auto stub = v1::Coordinator::NewStub(channel);
+      const CoordinatorCaller coordinator,
+      CoordinatorCaller::Connect(flags.coordinator, flags.tls, kTimeout));
   SYNCLINE_ASSIGN_OR_RETURN(const TraceData data,
-                            Collector(flags, wait, *stub).Collect());
+                            Collector(flags, wait, coordinator).Collect());
   SYNCLINE_ASSIGN_OR_RETURN(const TraceSummary summary, WriteFile(data, flags.out));
   std::cout << absl::StrFormat(
       "%s: job %s, steps %d to %d, %d members, %d spans; open it at "
@@ -258,7 +252,7 @@ absl::StatusOr<int> Trace(const TraceFlags& flags) {
 void AddTrace(CLI::App& app, Command* selected) {
   auto flags = std::make_shared<TraceFlags>();
   CLI::App* trace =
-      app.add_subcommand("trace", "Record the next steps of a running job, as a picture");
+      app.add_subcommand("trace", "Record the next steps of a running job as a timeline");
   trace->add_option("job", flags->job, "Name of the job");
   trace->add_option("--steps", flags->steps, "How many")->capture_default_str();
   trace->add_option("--out", flags->out, "File to write, for ui.perfetto.dev")

@@ -1,4 +1,4 @@
-// `syncline trace JOB`: a window of steps on all members, as a file for ui.perfetto.dev.
+// `syncline trace JOB`: records some steps on all members, for ui.perfetto.dev.
 #pragma once
 
 #include "CLI/App.hpp"

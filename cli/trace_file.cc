@@ -3,11 +3,11 @@
 #include <algorithm>
 #include <limits>
 #include <set>
-#include <tuple>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "cli/trace_arrows.h"
 #include "nlohmann/json.hpp"
 
 namespace syncline {
@@ -17,7 +17,8 @@ using Json = nlohmann::json;
 
 bool IsPhase(TraceKind kind) { return kind <= TraceKind::kDecode; }
 
-// Those of a member that may overlap each other: they are no work of one thread.
+// Returns whether spans of this kind may overlap each other. Such spans are not the work
+// of one thread.
 bool Overlaps(TraceKind kind) {
   switch (kind) {
     case TraceKind::kPushBlock:
@@ -32,24 +33,19 @@ bool Overlaps(TraceKind kind) {
   }
 }
 
-// One contribution on its way: (rank, block, step).
-using Flow = std::tuple<uint16_t, uint32_t, uint64_t>;
-
-struct Place {
-  size_t process = 0;
-  size_t thread = 0;
-  int64_t middle_ns = 0;
-};
-
 class Writer {
  public:
-  Writer(const TraceData& data, std::ostream& out) : data_(data), out_(out) {}
+  Writer(const TraceData& data, std::ostream& out)
+      : data_(data),
+        arrows_(FindArrows(data)),
+        clocks_(ClocksOf(arrows_, data.members)),
+        out_(out) {}
 
   TraceSummary Write() {
     FindZero();
     out_ << "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[";
     for (size_t i = 0; i < data_.members.size(); ++i) WriteMember(i);
-    WriteFlows();
+    WriteArrows();
     FindMissing();
     out_ << "\n],\"otherData\":"
          << About().dump(-1, ' ', true, Json::error_handler_t::replace) << "}\n";
@@ -65,24 +61,25 @@ class Writer {
     return span.step >= data_.first_step && span.step < data_.until;
   }
 
-  // By the coordinator's clock; without a comparison the member's own is as good.
-  int64_t Aligned(const TraceFileMember& member, int64_t time) const {
-    return time + (member.clock ? member.clock->offset_ns : 0);
+  // Returns the time on the coordinator's clock. If the clocks were not compared, returns
+  // the member's time.
+  int64_t Aligned(size_t member, int64_t time) const {
+    return time + (clocks_[member] ? clocks_[member]->offset_ns : 0);
   }
 
   void FindZero() {
     int64_t zero = std::numeric_limits<int64_t>::max();
-    for (const TraceFileMember& member : data_.members) {
-      for (const auto& [name, spans] : member.tracks) {
+    for (size_t i = 0; i < data_.members.size(); ++i) {
+      for (const auto& [name, spans] : data_.members[i].tracks) {
         for (const TraceSpan& span : spans) {
-          if (IsInWindow(span)) zero = std::min(zero, Aligned(member, span.begin_ns));
+          if (IsInWindow(span)) zero = std::min(zero, Aligned(i, span.begin_ns));
         }
       }
     }
     zero_ = zero == std::numeric_limits<int64_t>::max() ? 0 : zero;
   }
 
-  // Microseconds with three digits: nanoseconds, exactly.
+  // Microseconds with three decimals are exact nanoseconds.
   static std::string Micros(int64_t ns) {
     return absl::StrFormat("%d.%03d", ns / 1000, ns % 1000);
   }
@@ -114,22 +111,28 @@ class Writer {
          absl::StrCat(RoleOf(member), member.name.empty() ? "" : " ", member.name));
     Sort("process_sort_index", process, 0,
          member.is_worker ? 2000 + member.number : member.number);
-    size_t thread = process * 1000;
+    size_t thread = FirstThreadOf(process);
     for (const auto& [name, spans] : member.tracks) {
-      ++thread;
       Name("thread_name", process, thread, name);
-      Sort("thread_sort_index", process, thread, name == "program" ? 0 : thread);
+      Sort("thread_sort_index", process, thread, PlaceOf(name, thread));
       WriteTrack(index, thread, spans);
+      ++thread;
     }
   }
 
+  static size_t FirstThreadOf(size_t process) { return process * 1000 + 1; }
+
+  // The program's tracks stand above those of its blocks.
+  static size_t PlaceOf(const std::string& track, size_t thread) {
+    return track == "program" ? 0 : track == "model" ? 1 : thread;
+  }
+
   void WriteTrack(size_t index, size_t thread, const std::vector<TraceSpan>& spans) {
-    const TraceFileMember& member = data_.members[index];
     std::vector<TraceSpan> sorted;
     for (TraceSpan span : spans) {
       if (!IsInWindow(span)) continue;
-      span.begin_ns = Aligned(member, span.begin_ns) - zero_;
-      span.end_ns = std::max(Aligned(member, span.end_ns) - zero_, span.begin_ns);
+      span.begin_ns = Aligned(index, span.begin_ns) - zero_;
+      span.end_ns = std::max(Aligned(index, span.end_ns) - zero_, span.begin_ns);
       sorted.push_back(span);
       steps_[index].insert(span.step);
     }
@@ -143,13 +146,12 @@ class Writer {
         WriteOverlapping(index + 1, thread, span);
       } else {
         WriteSlice(index + 1, thread, span);
-        Note({index + 1, thread, span.begin_ns + (span.end_ns - span.begin_ns) / 2},
-             span);
       }
     }
   }
 
-  // A program's phases lie in its steps, where steps follow one another.
+  // Draws each step of a program around its phases. Skips tracks whose steps are not in
+  // order.
   void WriteSteps(size_t process, size_t thread, const std::vector<TraceSpan>& sorted) {
     std::vector<TraceSpan> steps;
     for (const TraceSpan& span : sorted) {
@@ -206,51 +208,24 @@ class Writer {
         name, id, process, thread, Micros(span.end_ns));
   }
 
-  // Where arrows may begin, go through and end.
-  void Note(Place place, const TraceSpan& span) {
-    const Flow flow = {span.rank, span.block, span.step};
-    if (span.kind == TraceKind::kEncodeBlock) sent_.try_emplace(flow, place);
-    if (span.kind == TraceKind::kDecodeBlock) landed_.insert_or_assign(flow, place);
-    const bool is_step = span.kind == TraceKind::kStep;
-    if (is_step || span.kind == TraceKind::kReceive)
-      received_.insert_or_assign(flow, place);
-    if (is_step)
-      made_.insert_or_assign({place.process, place.thread, span.block, span.step}, place);
-  }
-
-  // The step of a block is where its last contribution came, or the decision.
-  const Place* StepOf(const Flow& flow, const Place& received) const {
-    const auto& [rank, block, step] = flow;
-    for (const uint32_t of : {block, TraceSpan::kNoBlock}) {
-      const auto found = made_.find({received.process, received.thread, of, step});
-      if (found != made_.end()) return &found->second;
-    }
-    return nullptr;
-  }
-
-  // Only where all of a way is there: an arrow has two ends.
-  void WriteFlows() {
-    for (const auto& [flow, from] : sent_) {
-      const auto received = received_.find(flow);
-      const auto landed = landed_.find(flow);
-      if (received == received_.end() || landed == landed_.end()) continue;
+  void WriteArrows() {
+    for (const TraceArrow& arrow : arrows_) {
       ++summary_.flows;
       const uint64_t id = ++last_id_;
-      WriteFlow("s", id, from);
-      WriteFlow("t", id, received->second);
-      const Place* step = StepOf(flow, received->second);
-      if (step != nullptr && step->middle_ns > received->second.middle_ns) {
-        WriteFlow("t", id, *step);
-      }
-      WriteFlow("f", id, landed->second);
+      WriteArrow("s", id, arrow.encoded);
+      WriteArrow("t", id, arrow.received);
+      if (arrow.made) WriteArrow("t", id, *arrow.made);
+      WriteArrow("f", id, arrow.decoded);
     }
   }
 
-  void WriteFlow(const char* phase, uint64_t id, const Place& place) {
+  void WriteArrow(const char* phase, uint64_t id, const TracePlace& place) {
+    const size_t process = place.member + 1;
     Begin();
     out_ << absl::StrFormat(
         R"({"ph":"%s","name":"block","cat":"flow","id":"0x%x","bp":"e","pid":%d,"tid":%d,"ts":%s})",
-        phase, id, place.process, place.thread, Micros(place.middle_ns));
+        phase, id, process, FirstThreadOf(process) + place.track,
+        Micros(Aligned(place.member, place.time_ns) - zero_));
   }
 
   void FindMissing() {
@@ -261,18 +236,17 @@ class Writer {
         summary_.missing.push_back(absl::StrCat(RoleOf(member), " ", what...));
       };
       if (!member.answered) {
-        says(member.gone ? "was gone before it recorded anything"
+        says(member.gone ? "left before it recorded anything"
                          : "did not answer: is it of an older version?");
         continue;
       }
-      if (member.gone) says("went away before it had sent everything");
+      if (member.gone) says("left before it had sent everything");
       if (!member.gone && !member.done) says("has not sent everything");
       if (member.lost > 0) says("had no room for ", member.lost, " spans");
       if (member.dropped > 0) {
         says("sent ", member.dropped, " spans more than the coordinator keeps");
       }
-      if (!member.clock)
-        says("has a clock that nobody compared: its times may be shifted");
+      if (!member.clock) says("has a clock of unknown offset: its times may be shifted");
       uint64_t lacking = 0;
       std::optional<uint64_t> first;
       for (uint64_t step = data_.first_step; step < data_.until; ++step) {
@@ -292,16 +266,17 @@ class Writer {
                   {"steps", data_.until - data_.first_step},
                   {"missing", summary_.missing},
                   {"members", Json::array()}};
-    for (const TraceFileMember& member : data_.members) {
+    for (size_t i = 0; i < data_.members.size(); ++i) {
+      const TraceFileMember& member = data_.members[i];
       Json one = {{"member", RoleOf(member)},
                   {"name", member.name},
                   {"complete", member.answered && member.done},
                   {"lost_spans", member.lost},
                   {"dropped_spans", member.dropped}};
-      if (member.clock) {
-        one["clock_error_ns"] = member.clock->error_ns;
-        // The time of day of ts 0, by this member's host: for files of other profilers.
-        one["unix_ns_at_zero"] = member.clock->unix_ns + zero_ - member.clock->offset_ns;
+      if (const auto& clock = clocks_[i]) {
+        one["clock_error_ns"] = clock->error_ns;
+        // Unix time of ts 0 on this member's host, to align files of other profilers.
+        one["unix_ns_at_zero"] = clock->unix_ns + zero_ - clock->offset_ns;
       }
       about["members"].push_back(std::move(one));
     }
@@ -309,15 +284,13 @@ class Writer {
   }
 
   const TraceData& data_;
+  const std::vector<TraceArrow> arrows_;
+  const std::vector<std::optional<TraceFileMember::Clock>> clocks_;
   std::ostream& out_;
   int64_t zero_ = 0;
   bool is_first_ = true;
   uint64_t last_id_ = 0;
-  std::map<size_t, std::set<uint64_t>> steps_;  // that a member has spans of
-  std::map<Flow, Place> sent_;
-  std::map<Flow, Place> received_;
-  std::map<Flow, Place> landed_;
-  std::map<std::tuple<size_t, size_t, uint32_t, uint64_t>, Place> made_;
+  std::map<size_t, std::set<uint64_t>> steps_;  // steps that each member has spans of
   TraceSummary summary_;
 };
 

@@ -1,17 +1,16 @@
-// Spans of several members as one file in Chrome's trace-event format, which
+// Writes the spans of several members to one file in Chrome's trace-event format, which
 // ui.perfetto.dev and chrome://tracing open (docs/traces.md).
 //
 //   TraceData data = ...;
 //   const TraceSummary summary = WriteTrace(data, file);
 //   for (const std::string& line : summary.missing) std::cerr << line;
 //
-// One process for each member, one track for each of its threads; what overlaps (pushes of
-// blocks that are on their way at once, steps that are held) are tracks of their own.
-// Arrows lead from a block's encoding by the server's engine to where its new view is
-// decoded. What is missing is said in the file, too: it is valid whatever became of the
-// members.
+// Each member is a process, and each of its threads is a track. Spans that overlap, such
+// as concurrent pushes of blocks or held steps, get tracks of their own. Arrows lead from
+// the encoding of a block in the server's engine to the decoding of its new view. The
+// file is valid even if members are missing, and lists what is missing.
 //
-// Pure.
+// Pure function.
 #pragma once
 
 #include <cstdint>
@@ -32,12 +31,12 @@ struct TraceFileMember {
   bool answered = false;
   bool done = false;
   bool gone = false;
-  uint64_t lost = 0;     // spans, by the member
-  uint64_t dropped = 0;  // spans, by the coordinator
+  uint64_t lost = 0;     // spans that the member lost
+  uint64_t dropped = 0;  // spans that the coordinator dropped
   struct Clock {
-    int64_t offset_ns = 0;  // what the coordinator's is ahead
+    int64_t offset_ns = 0;  // coordinator's clock minus the member's
     uint64_t error_ns = 0;
-    int64_t unix_ns = 0;  // the time of day of its zero
+    int64_t unix_ns = 0;  // Unix time of the member's clock at zero
   };
   std::optional<Clock> clock = std::nullopt;
   std::map<std::string, std::vector<TraceSpan>> tracks = {};
@@ -45,18 +44,19 @@ struct TraceFileMember {
 
 struct TraceData {
   std::string job = {};
-  std::string version = {};  // of this binary
+  std::string version = {};  // this binary's
   uint64_t first_step = 0;
-  uint64_t until = 0;      // the first step that is not part of it
-  std::string ended = {};  // why earlier than at `until`; empty: it did not
+  uint64_t until = 0;      // the first step after the recorded ones
+  std::string ended = {};  // why it ended before `until`; empty: it did not
   std::vector<TraceFileMember> members = {};
-  std::vector<std::string> blocks = {};  // what each is of: "encoder.weight, part 2 of 4"
+  // the contents of each block: "encoder.weight, part 2 of 4"
+  std::vector<std::string> blocks = {};
 };
 
 struct TraceSummary {
   uint64_t spans = 0;
   uint64_t flows = 0;
-  std::vector<std::string> missing = {};  // sentences; empty: it is whole
+  std::vector<std::string> missing = {};  // sentences; empty: complete
 };
 
 TraceSummary WriteTrace(const TraceData& data, std::ostream& out);

@@ -1,5 +1,6 @@
 #include "cli/trace_file.h"
 
+#include <map>
 #include <sstream>
 
 #include "gtest/gtest.h"
@@ -10,7 +11,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-// One block of step 5 from worker 0, whose clock began 1 s before the server's.
+// Returns one block of step 5 from worker 0, whose clock began 1 s before the server's.
 TraceData OneBlock() {
   TraceData data{.job = "bert", .version = "test", .first_step = 5, .until = 6};
   TraceFileMember server{.number = 0, .name = "host:1", .answered = true, .done = true};
@@ -107,6 +108,23 @@ TEST(TraceFile, ABlocksArrowLeadsFromItsEncodingByTheStepToItsView) {
   EXPECT_DOUBLE_EQ(steps[1]["ts"], 5.0);
 }
 
+// Perfetto drops what leads back in time.
+TEST(TraceFile, NoArrowLeadsBackInTimeIfTheClocksMayBeMovedSoFar) {
+  TraceData data = OneBlock();
+  data.members[1].clock->offset_ns += 2100;  // received at 3500, encoded at 3600
+  data.members[1].clock->error_ns = 2500;
+  const Written written = Write(data);
+  const Json begin = written.Events("s").at(0), end = written.Events("f").at(0);
+  const auto steps = written.Events("t");
+  EXPECT_LT(begin["ts"], steps.at(0)["ts"]);
+  EXPECT_LT(steps.at(1)["ts"], end["ts"]);
+  // An arrow begins and ends in the middle of its slice.
+  const Json encoded = written.Events("X", "encode block").at(0);
+  EXPECT_DOUBLE_EQ(begin["ts"], encoded["ts"].get<double>() + 0.5);
+  const Json& worker = written.json["otherData"]["members"][1];
+  EXPECT_LT(worker["clock_error_ns"], 2500);
+}
+
 TEST(TraceFile, ABlockIsNamedByItsTensor) {
   TraceData data = OneBlock();
   data.blocks = {"a", "\"b\", part 1 of 2", "\"b\", part 2 of 2"};
@@ -142,6 +160,33 @@ TEST(TraceFile, PhasesLieInTheirSteps) {
       << "steps that take turns nest nowhere";
 }
 
+// Phases of waiting begin and end within a forward pass, so they would cross it on one
+// track.
+TEST(TraceFile, PassesOfTheModelAreSlicesOfATrackBelowTheProgram) {
+  TraceData data = OneBlock();
+  const auto at = [](int64_t time) { return time + 1000000000; };
+  data.members[1].tracks["model"] = {
+      {.begin_ns = at(600), .end_ns = at(1600), .step = 5, .kind = TraceKind::kForward},
+      {.begin_ns = at(1700), .end_ns = at(2700), .step = 5, .kind = TraceKind::kBackward},
+      {.begin_ns = at(9100), .end_ns = at(9200), .step = 6, .kind = TraceKind::kForward}};
+  const Written written = Write(data);
+  const auto forward = written.Events("X", "forward");
+  ASSERT_EQ(forward.size(), 1u) << "the other one is behind the window";
+  EXPECT_DOUBLE_EQ(forward[0]["ts"], 0.1);
+  EXPECT_DOUBLE_EQ(forward[0]["dur"], 1.0);
+  EXPECT_EQ(forward[0]["args"], (Json{{"step", 5}}));
+  ASSERT_EQ(written.Events("X", "backward").size(), 1u);
+  std::map<int, int> places;
+  for (const Json& event : written.Events("M", "thread_sort_index")) {
+    places[event["tid"]] = event["args"]["sort_index"];
+  }
+  const int model = forward[0]["tid"];
+  const int program = written.Events("X", "compute").at(0)["tid"];
+  EXPECT_NE(model, program);
+  EXPECT_EQ(places[program], 0);
+  EXPECT_EQ(places[model], 1);
+}
+
 TEST(TraceFile, WhatOverlapsIsNoSliceOfTheThread) {
   const Written written = Write(OneBlock());
   EXPECT_EQ(written.Events("b", "push block").size(), 1u);
@@ -153,7 +198,7 @@ TEST(TraceFile, WhatOverlapsIsNoSliceOfTheThread) {
 TEST(TraceFile, SaysWhatIsMissing) {
   TraceData data = OneBlock();
   data.until = 8;
-  data.ended = "time was over after 1m";
+  data.ended = "the time limit ended it after 1m";
   data.members[0].lost = 3;
   data.members[0].dropped = 4;
   data.members[1].done = false;
@@ -161,11 +206,11 @@ TEST(TraceFile, SaysWhatIsMissing) {
   data.members.push_back({.is_worker = true, .number = 1});
   const Written written = Write(data);
   const std::vector<std::string> expected = {
-      "time was over after 1m",
+      "the time limit ended it after 1m",
       "server 0 had no room for 3 spans",
       "server 0 sent 4 spans more than the coordinator keeps",
       "server 0 recorded nothing of 2 steps, the first is 6",
-      "worker 0 went away before it had sent everything",
+      "worker 0 left before it had sent everything",
       "worker 0 recorded nothing of 1 steps, the first is 7",
       "worker 1 did not answer: is it of an older version?"};
   EXPECT_EQ(written.summary.missing, expected);
@@ -177,7 +222,7 @@ TEST(TraceFile, ClocksAndTheTimeOfDayAreInTheFile) {
   const Json& worker = written.json["otherData"]["members"][1];
   EXPECT_EQ(worker["member"], "worker 0");
   EXPECT_EQ(worker["clock_error_ns"], 200);
-  // ts 0 is 500 ns by the coordinator's clock, 1 s and 500 ns by the worker's.
+  // ts 0 is 500 ns on the coordinator's clock, and 1 s and 500 ns on the worker's.
   EXPECT_EQ(worker["unix_ns_at_zero"], 1700 + 1000000500);
 }
 

@@ -12,14 +12,14 @@
 #include "comm/base/status.h"
 #include "comm/base/sync_mode.h"
 #include "comm/job/job_settings.h"
-#include "comm/rpc/channel.h"
-#include "comm/rpc/status.h"
+#include "comm/rpc/coordinator_call.h"
 #include "proto/coordinator.grpc.pb.h"
 
 namespace syncline {
 namespace {
 
-// As status: an address that is wrong shows at once. The change itself waits for the disk.
+// Short, as for status, so that a wrong address shows soon. The change itself has more
+// time, because it waits for the disk.
 constexpr absl::Duration kConnectTimeout = absl::Seconds(3);
 constexpr absl::Duration kTimeout = absl::Seconds(10);
 
@@ -48,11 +48,11 @@ void Write(const OptionValues& values, Field& field) {
   }
 }
 
-// Of the job's settings those two may change.
+// Returns the new value of a job setting (goals or answers), checked.
 absl::StatusOr<std::optional<std::string>> SettingOf(
     std::string_view name, const std::optional<std::string>& given) {
   if (!given) return given;
-  // A shell's variable that is not set must not take them away.
+  // A shell variable that is unset must not remove them.
   if (given->empty()) {
     return Usage(absl::StrCat("--", std::string(name), " is empty; write none for no ",
                               std::string(name)));
@@ -119,10 +119,9 @@ absl::StatusOr<int> Update(const UpdateOptions& options) {
 absl::StatusOr<JobChanged> UpdateRunningJob(const std::string& coordinator,
                                             const TlsOptions& tls,
                                             const JobChange& change) {
-  SYNCLINE_ASSIGN_OR_RETURN(const auto channel,
-                            CreateChannel(coordinator, tls, RpcTimeouts::Default()));
-  SYNCLINE_RETURN_IF_ERROR(
-      WaitUntilConnected(*channel, coordinator, tls, kConnectTimeout));
+  SYNCLINE_ASSIGN_OR_RETURN(
+      const CoordinatorCaller caller,
+      CoordinatorCaller::Connect(coordinator, tls, kConnectTimeout));
   v1::UpdateJobRequest request;
   request.set_job(change.job);
   Write(change.optimizer, *request.mutable_optimizer());
@@ -136,12 +135,9 @@ absl::StatusOr<JobChanged> UpdateRunningJob(const std::string& coordinator,
   }
   if (change.goals) request.set_goals(*change.goals);
   if (change.answers) request.set_answers(*change.answers);
-  const auto stub = v1::Coordinator::NewStub(channel);
-  grpc::ClientContext context;
-  SetDeadline(context, kTimeout);
-  v1::UpdateJobReply reply;
-  const grpc::Status answered = stub->UpdateJob(&context, request, &reply);
-  SYNCLINE_RETURN_IF_ERROR(FromGrpcStatus(answered));
+  SYNCLINE_ASSIGN_OR_RETURN(
+      const v1::UpdateJobReply reply,
+      caller.Call(&v1::Coordinator::Stub::UpdateJob, request, kTimeout));
   return JobChanged{.epoch = reply.epoch(),
                     .changes = {reply.changes().begin(), reply.changes().end()}};
 }
@@ -150,25 +146,24 @@ void AddUpdate(CLI::App& app, Command* selected) {
   auto options = std::make_shared<UpdateOptions>();
   CLI::App* update = app.add_subcommand("update", "Change options of a running job");
   update->add_option("job", options->job, "Name of the job");
-  // One value for each flag: the job's name may follow.
+  // Each flag takes one value, because the job's name may follow it.
   update
       ->add_option("--option", options->options,
                    "NAME=NUMBER of the optimizer, such as lr=1e-4; may be repeated")
       ->allow_extra_args(false);
-  update->add_option("--schedule", options->schedule, "In place of the job's schedule");
+  update->add_option("--schedule", options->schedule, "New schedule of the job");
   update
       ->add_option("--schedule-option", options->schedule_options,
                    "NAME=NUMBER of the new schedule; may be repeated")
       ->allow_extra_args(false);
-  update->add_option(
-      "--mode", options->mode,
-      "ssp:N, of a job that began with mode ssp: how many steps a worker may "
-      "be ahead of the slowest, 0 to 64; bsp: ssp:0");
+  update->add_option("--mode", options->mode,
+                     "ssp:N, for a job that began with mode ssp: how many steps a worker "
+                     "may be ahead of the slowest, 0 to 64; bsp: ssp:0");
   update->add_option("--goals", options->goals,
-                     "In place of the job's goals: as of syncline run; none: no goals");
-  update->add_option("--answers", options->answers,
-                     "In place of what the coordinator may do when goals are missed; "
-                     "none: nothing");
+                     "New goals of the job, as in syncline run; none: no goals");
+  update->add_option(
+      "--answers", options->answers,
+      "New list of what the coordinator may do when goals are missed; none: nothing");
   AddCoordinatorFlag(*update, &options->coordinator);
   AddTlsFlags(*update, &options->tls);
   update->callback([=] { *selected = [options] { return Asking(*options, Update); }; });

@@ -1,4 +1,4 @@
-// `syncline update`: other options for a running job.
+// `syncline update`: changes the options of a running job.
 //
 //   syncline update resnet --option lr=1e-4 --schedule cosine
 //     --schedule-option total_steps=1000
@@ -21,7 +21,7 @@ namespace syncline {
 
 struct JobChange {
   std::string job = {};
-  OptionValues optimizer = {};  // new values; others stay
+  OptionValues optimizer = {};  // new values; other options stay
   std::optional<NamedOptions> schedule = std::nullopt;
   std::optional<NamedOptions> mode = std::nullopt;
   std::optional<std::string> goals = std::nullopt;
@@ -29,12 +29,12 @@ struct JobChange {
 };
 
 struct JobChanged {
-  uint64_t epoch = 0;  // its first step is the first one with the new values
+  uint64_t epoch = 0;  // the first step with the new values is of this epoch
   std::vector<std::string> changes = {};  // "lr from 0.1 to 0.01"; empty: none
 };
 
-// Fails as the coordinator does, which then changes nothing; Failure::kUnreachable when it
-// does not answer.
+// Changes all options or, on an error, none. Returns the coordinator's error, or
+// Failure::kUnreachable when it does not answer.
 absl::StatusOr<JobChanged> UpdateRunningJob(const std::string& coordinator,
                                             const TlsOptions& tls,
                                             const JobChange& change);

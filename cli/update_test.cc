@@ -21,7 +21,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// Remembers what it was asked for.
+// Records the request that it got.
 class FakeCoordinator final : public v1::Coordinator::Service {
  public:
   grpc::Status UpdateJob(grpc::ServerContext*, const v1::UpdateJobRequest* request,
@@ -155,7 +155,7 @@ TEST_F(UpdateCommand, AsksNobodyForGoalsThatMakeNoSense) {
   EXPECT_EQ(Run({"resnet", "--answers", ""}), kExitUsage);
   EXPECT_THAT(err_, HasSubstr("write none for no answers"));
   EXPECT_EQ(Run({"resnet", "--answers", "codec"}), kExitUsage);
-  EXPECT_THAT(err_, HasSubstr("'codec' is no answer"));
+  EXPECT_THAT(err_, HasSubstr("'codec' is not an answer"));
   EXPECT_EQ(Run({"resnet", "--goals", ""}), kExitUsage);
   EXPECT_THAT(err_, HasSubstr("write none for no goals"));
   EXPECT_EQ(Run({"resnet", "--goals", "step_p95<=150"}), kExitUsage);
@@ -184,7 +184,7 @@ TEST_F(UpdateCommand, EndsWithTheCodeOfTheAnswer) {
   EXPECT_EQ(out_, "");
 }
 
-// As long as status does: an address that is wrong should show at once.
+// As fast as status, because a wrong address should show soon.
 TEST_F(UpdateCommand, SaysSoonThatNobodyIsThere) {
   running_.Shutdown(absl::ZeroDuration());
   const absl::Time before = absl::Now();
@@ -200,7 +200,7 @@ TEST_F(UpdateCommand, AsksNobodyWhenItIsAskedWrong) {
   EXPECT_EQ(Run({"resnet"}), kExitUsage);
   EXPECT_THAT(err_, HasSubstr("nothing to change"));
   EXPECT_EQ(Run({"resnet", "--option", "lr"}), kExitUsage);
-  EXPECT_THAT(err_, HasSubstr("'lr' is no option"));
+  EXPECT_THAT(err_, HasSubstr("'lr' is not an option"));
   EXPECT_EQ(Run({"resnet", "--option", "lr=1", "--schedule-option", "gamma=1"}),
             kExitUsage);
   EXPECT_THAT(err_, HasSubstr("needs --schedule"));

@@ -78,7 +78,8 @@ BuildInfo GetBuildInfo() {
 
 void AddVersion(CLI::App& app, Command* selected) {
   auto format = std::make_shared<OutputFormat>(OutputFormat::kTable);
-  CLI::App* version = app.add_subcommand("version", "Say what this binary is");
+  CLI::App* version =
+      app.add_subcommand("version", "Show the version and build of this binary");
   AddOutputFlag(*version, format.get());
   version->callback([=] {
     *selected = [format]() -> absl::StatusOr<int> {

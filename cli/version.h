@@ -1,4 +1,4 @@
-// `syncline version`: what this binary is, and which libraries it runs with.
+// `syncline version`: prints the version of this binary and of its libraries.
 #pragma once
 
 #include <string>
@@ -13,8 +13,8 @@ namespace syncline {
 struct BuildInfo {
   std::string version;       // "0.1.0"
   std::string git;           // git describe, or "unknown"
-  int protocol_version = 0;  // of the control plane; peers must agree
-  int wire_version = 0;      // of data messages; peers must agree
+  int protocol_version = 0;  // of the control plane; must be equal on all peers
+  int wire_version = 0;      // of data messages; must be equal on all peers
   std::string compiler;      // "GCC 12.2.0"
   std::string build_type;    // "Release"
   std::vector<std::pair<std::string, std::string>> libraries;  // name and version
@@ -25,8 +25,8 @@ BuildInfo GetBuildInfo();
 // "syncline 0.1.0 (git v0.1.0-3-gabc)".
 std::string VersionLine();
 
-// UCX's own version, asked of the loaded library, so that only comm/transport/ucx
-// includes UCX.
+// Returns the version of the loaded UCX library. Declared here so that only
+// comm/transport/ucx includes UCX.
 std::string UcxVersion();
 
 void AddVersion(CLI::App& app, Command* selected);

@@ -24,12 +24,12 @@ absl::Status CheckWeightsFile(const std::string& path) {
   std::error_code error;
   const fs::file_status there = fs::symlink_status(file, error);
   if (fs::exists(there) && !fs::is_regular_file(there)) {
-    return Refuse(path, "is no regular file; name one");
+    return Refuse(path, "is not a regular file; name one");
   }
   const fs::path parent = file.parent_path();
   if (!fs::is_directory(parent, error)) {
-    return Refuse(path,
-                  absl::StrCat("lies nowhere: there is no directory ", parent.string()));
+    return Refuse(
+        path, absl::StrCat("cannot be created: there is no directory ", parent.string()));
   }
   return absl::OkStatus();
 }

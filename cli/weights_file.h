@@ -1,4 +1,4 @@
-// The file that --out names: the weights of a checkpoint as safetensors.
+// Writes a checkpoint's weights as safetensors to the file of --out.
 #pragma once
 
 #include <string>
@@ -8,11 +8,13 @@
 
 namespace syncline {
 
-// InvalidArgument unless it may be written: a regular file, or none yet, in a directory.
-// Devices, pipes and symbolic links stay what they are.
+// Checks that `path` may be written: a regular file or a new one, in a directory. Fails
+// with InvalidArgument otherwise, so that devices, pipes and symbolic links are not
+// replaced.
 absl::Status CheckWeightsFile(const std::string& path);
 
-// Complete, or not there. CheckWeightsFile's errors, and those of the file system.
+// Writes the file completely or not at all. Fails like CheckWeightsFile, or with an error
+// of the file system.
 absl::Status WriteWeightsFile(const CheckpointReader& from, const std::string& path);
 
 }  // namespace syncline

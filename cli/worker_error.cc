@@ -15,11 +15,11 @@ namespace syncline {
 namespace {
 
 constexpr size_t kLongestMessage = 500;
-// The end of a traceback tells most.
-constexpr size_t kMostLines = 60;
+// The end of a traceback matters most.
+constexpr size_t kMaxLines = 60;
 
-// {"message": "..."}, or {"message": {"message": "...", "extraInfo": {"py_callstack":
-// "..."}}}. Null for anything else.
+// Returns a member of a JSON object, or null. The file is {"message": "..."} or
+// {"message": {"message": "...", "extraInfo": {"py_callstack": "..."}}}.
 const nlohmann::json& At(const nlohmann::json& json, const char* key) {
   static const nlohmann::json kNull;
   const bool is_there = json.is_object() && json.contains(key);
@@ -35,7 +35,7 @@ std::vector<std::string> TracebackOf(const std::string& text) {
   for (const absl::string_view line : absl::StrSplit(text, '\n', absl::SkipEmpty())) {
     lines.push_back(Printable(std::string(line), kLongestMessage));
   }
-  if (lines.size() > kMostLines) lines.erase(lines.begin(), lines.end() - kMostLines);
+  if (lines.size() > kMaxLines) lines.erase(lines.begin(), lines.end() - kMaxLines);
   return lines;
 }
 
@@ -46,7 +46,7 @@ std::optional<WorkerError> ReadWorkerError(const std::string& path) {
   const auto json = nlohmann::json::parse(file, nullptr, /*allow_exceptions=*/false);
   const nlohmann::json& outer = At(json, "message");
   const std::string text = TextOf(outer.is_object() ? At(outer, "message") : outer);
-  const std::string said(  // cut before it is split: a file may be long
+  const std::string said(  // cut before it is split, because the file may be long
       absl::StripAsciiWhitespace(text.substr(0, kLongestMessage)));
   std::error_code gone;
   const auto written_at = std::filesystem::last_write_time(path, gone);
@@ -61,7 +61,7 @@ std::optional<WorkerError> ReadWorkerError(const std::string& path) {
 
 void PassOnWorkerError(const std::string& path) {
   const char* target = std::getenv("TORCHELASTIC_ERROR_FILE");
-  std::error_code ignored;  // the worker's own file stays, and the run has failed anyhow
+  std::error_code ignored;  // the worker's own file stays, and the run has failed anyway
   if (target == nullptr || !std::filesystem::exists(path, ignored)) return;
   std::filesystem::copy_file(path, target,
                              std::filesystem::copy_options::overwrite_existing, ignored);

@@ -1,5 +1,5 @@
-// What a worker's program says of its own end: the file that TORCHELASTIC_ERROR_FILE
-// names, which torch's `record` writes, and whatever does as it does.
+// Reads the error file of a worker's program. TORCHELASTIC_ERROR_FILE names the file;
+// torch's `record` writes it, and so can other programs.
 #pragma once
 
 #include <filesystem>
@@ -10,16 +10,16 @@
 namespace syncline {
 
 struct WorkerError {
-  std::string message;                 // in one line: "ValueError: no data"
-  std::vector<std::string> traceback;  // its lines; empty when the file has none
+  std::string message;                 // one line, such as "ValueError: no data"
+  std::vector<std::string> traceback;  // lines; empty when the file has none
   std::filesystem::file_time_type written_at;
 };
 
-// nullopt when there is none, or when the file is not what torch writes.
+// Returns nullopt when there is no file, or when it does not have torch's format.
 std::optional<WorkerError> ReadWorkerError(const std::string& path);
 
-// To the file that whoever started this launcher has named, if anybody has: as torchrun
-// does, so that launchers may be nested.
+// Copies the error file to the one that this launcher's own environment names, if any. As
+// in torchrun this supports nested launchers.
 void PassOnWorkerError(const std::string& path);
 
 }  // namespace syncline

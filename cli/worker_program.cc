@@ -18,7 +18,7 @@ bool IsFile(const std::string& path) {
   return std::filesystem::is_regular_file(path, ignored);
 }
 
-// A bare name is a program of PATH before it is a file of the working directory.
+// A name without a slash is first looked up in PATH, then in the working directory.
 bool IsScript(const std::string& word) {
   if (!word.ends_with(".py")) return false;
   if (word.find('/') == word.npos) return !CheckProgram(word).ok();
@@ -41,7 +41,8 @@ absl::StatusOr<ProgramKind> KindOfProgram(const ProgramFlags& flags) {
                             : "--run-path, with which a script is")),
         Failure::kUsage);
   }
-  if (flags.run_path) return ProgramKind::kScript;  // before --no-python, as torchrun
+  // --run-path takes precedence over --no-python, as in torchrun.
+  if (flags.run_path) return ProgramKind::kScript;
   if (flags.module) return ProgramKind::kModule;
   return flags.no_python ? ProgramKind::kAsIs : ProgramKind::kGuess;
 }

@@ -1,11 +1,11 @@
-// What a worker of `syncline run` executes, worked out from what the user wrote: a program,
-// or a Python script or module as torchrun takes it.
+// Computes the command of a worker of `syncline run` from the user's command line: a
+// program, or a Python script or module as torchrun takes it.
 //
 //   train.py --lr 0.1            a file that is not executable: python3 -u train.py --lr 0.1
 //   -m package.train --lr 0.1    python3 -u -m package.train --lr 0.1
 //   ./trainer, python train.py   as they are
 //
-// The interpreter is that of PYTHON_EXEC, which `python -m syncline.run` sets to its own,
+// The interpreter is PYTHON_EXEC, which `python -m syncline.run` sets to its own;
 // otherwise python3 in PATH.
 #pragma once
 
@@ -17,13 +17,13 @@
 namespace syncline {
 
 enum class ProgramKind {
-  kGuess,   // by the file's name and permissions
+  kGuess,   // decided by the file's name and permissions
   kModule,  // -m: a Python module
   kScript,  // --run-path: a Python script, whatever its name
   kAsIs,    // --no-python
 };
 
-// Which of torchrun's flags were given.
+// The flags of torchrun that were given.
 struct ProgramFlags {
   bool module = false;
   bool no_python = false;
@@ -33,8 +33,8 @@ struct ProgramFlags {
 // InvalidArgument (Failure::kUsage) when the flags contradict each other.
 absl::StatusOr<ProgramKind> KindOfProgram(const ProgramFlags& flags);
 
-// `words` with the interpreter before them, where there is to be one. NotFound
-// (Failure::kUsage) for a script that is not there. Looks at files and at the environment.
+// Returns `words`, with the interpreter before them if needed. Fails with NotFound
+// (Failure::kUsage) for a missing script. Reads the file system and the environment.
 absl::StatusOr<std::vector<std::string>> ProgramCommand(
     const std::vector<std::string>& words, ProgramKind kind);
 

@@ -1,4 +1,4 @@
-# What Syncline links, all from the distribution (deploy/install-deps.sh installs it). Names used in DEPS:
+# The libraries that Syncline links, all from the distribution (deploy/install-deps.sh installs them). Names in DEPS:
 #   absl::<part>  gRPC::grpc++  protobuf::libprotobuf  ucx::ucp  spdlog::spdlog  CLI11::CLI11
 #   yaml-cpp::yaml-cpp  nlohmann_json::nlohmann_json  SQLite::SQLite3  OpenSSL::SSL  OpenSSL::Crypto  prometheus-cpp::core
 #   httplib::httplib  pugixml::pugixml  GTest::gmock_main  Threads::Threads
@@ -19,7 +19,7 @@ if(SYNCLINE_TESTS)
   find_package(GTest REQUIRED)
 endif()
 
-# Debian ships these with pkg-config files only.
+# Debian's packages of these have only pkg-config files.
 foreach(package "gRPC::grpc++ grpc++" "ucx::ucp ucx" "httplib::httplib cpp-httplib")
   separate_arguments(package)
   list(GET package 0 target)

@@ -1,5 +1,5 @@
-# Looks for nvcc without failing: PATH and /usr/local/cuda first, then NVIDIA's PyPI packages where
-# deploy/install-deps.sh put them (build/venv). Sets NVCC, empty when there is none.
+# Looks for nvcc: first in PATH and /usr/local/cuda, then in NVIDIA's PyPI packages in build/venv, where
+# deploy/install-deps.sh installs them. Sets NVCC; empty: there is none. Never fails.
 # As a script (cmake -P cmake/FindNvcc.cmake) it prints "nvcc: <path>".
 
 file(GLOB SYNCLINE_PIP_NVCC ${CMAKE_CURRENT_LIST_DIR}/../build/venv/lib/python3*/site-packages/nvidia/cu13/bin/nvcc)

@@ -1,4 +1,4 @@
-# How every Syncline target is compiled: the interface target `syncline_options`.
+# Defines how every Syncline target is compiled: the interface target `syncline_options`.
 
 set(SYNCLINE_CUDA AUTO CACHE STRING "Build the CUDA module: AUTO (where nvcc is found), ON, OFF")
 set(SYNCLINE_SANITIZE "" CACHE STRING "Empty, 'address' (with undefined behaviour) or 'thread'")
@@ -17,7 +17,7 @@ endif()
 
 find_program(SYNCLINE_CCACHE ccache)
 if(SYNCLINE_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
-  # Paths below the source folder are hashed as relative ones: a clone or worktree elsewhere finds what another built.
+  # Paths below the source folder are hashed as relative ones, so that other clones and worktrees share the cache.
   set(CMAKE_CXX_COMPILER_LAUNCHER
       env CCACHE_BASEDIR=${CMAKE_SOURCE_DIR} CCACHE_NOHASHDIR=1 CCACHE_SLOPPINESS=pch_defines,time_macros
       CCACHE_PCH_EXTSUM=1 ${SYNCLINE_CCACHE})
@@ -33,14 +33,14 @@ target_compile_options(
     -Wall
     -Wextra
     -Werror
-    # No fused multiply-add: kernels are cloned per instruction set, and a clone that contracts a*b+c would
-    # round differently from one that cannot. Bit-identical weights need the same roundings everywhere.
+    # No fused multiply-add. Kernels are cloned per instruction set, and a clone that contracts a*b+c would round
+    # differently from one that cannot. Bit-identical weights need the same rounding everywhere.
     -ffp-contract=off
     # Without it sqrtf may set errno, which keeps loops from vectorising (4-6 times slower).
     -fno-math-errno)
 
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
-  # GCC's flow warnings look into inlined library code and are wrong often enough that they cannot stop a build.
+  # GCC's flow warnings also check inlined library code, and are too often wrong to stop a build.
   target_compile_options(
     syncline_options INTERFACE -Wno-error=restrict -Wno-error=array-bounds -Wno-error=stringop-overflow
                                -Wno-error=maybe-uninitialized)

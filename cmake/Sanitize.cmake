@@ -1,9 +1,9 @@
-# Adds the sanitizer of SYNCLINE_SANITIZE to every target. Code asks `#ifdef SYNCLINE_SANITIZED`, for example
-# to turn target_clones off: its resolvers run before the sanitizer's runtime is up, and crash.
+# Adds the sanitizer of SYNCLINE_SANITIZE to every target. Code can check `#ifdef SYNCLINE_SANITIZED`, for example to
+# turn off target_clones, whose resolvers run before the sanitizer's runtime has started, and crash.
 
 if(SYNCLINE_SANITIZE STREQUAL "address")
-  # A check of every pointer's value costs as much compile time as all other checks together. AddressSanitizer sees
-  # null by itself; alignment matters where bytes of the wire are read in place: see syncline_library.
+  # Checking every pointer's value costs as much compile time as all other checks together. AddressSanitizer finds
+  # null pointers anyway. Alignment matters only in code that reads bytes of the wire in place: see syncline_library.
   set(sanitize -fsanitize=address,undefined -fno-sanitize=null,alignment -fno-sanitize-recover=all)
 elseif(SYNCLINE_SANITIZE STREQUAL "thread")
   set(sanitize -fsanitize=thread)
@@ -14,10 +14,10 @@ add_compile_options(${sanitize} -fno-omit-frame-pointer)
 add_link_options(${sanitize})
 add_compile_definitions(SYNCLINE_SANITIZED)
 
-# Most of what the compiler reads in a test are the same headers: GCC compiles them once for all tests. Only under a
-# sanitizer, so that the release still finds a source which lacks an include. Not for libraries, where GCC 12 crashes if
-# one is optimised otherwise than they were. Not with Clang: what it compiles them to names files of this folder, which
-# ccache would hand to builds in others.
+# Most tests include the same headers, and GCC compiles these once for all tests. This is done only under a sanitizer, so
+# that the release build still finds a source that lacks an include. It is not done for libraries, because GCC 12 crashes
+# if a library is optimised differently from the headers. It is not done with Clang, whose compiled headers name files of
+# this folder: ccache would pass these names to builds in other folders.
 set(SYNCLINE_HEAVY_HEADERS
     <algorithm>
     <array>
@@ -52,7 +52,7 @@ set(SYNCLINE_HEAVY_HEADERS
     <gmock/gmock.h>
     <gtest/gtest.h>)
 
-# Called once the dependencies are known. ccache compares a checksum of what went in, not 150 MB.
+# Call it once the dependencies are known. ccache compares a checksum of the inputs instead of the result of 150 MB.
 function(syncline_compile_heavy_headers)
   set(source ${CMAKE_BINARY_DIR}/heavy_headers.cc)
   file(CONFIGURE OUTPUT ${source} CONTENT "int main() { return 0; }\n")

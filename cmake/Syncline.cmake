@@ -1,26 +1,27 @@
-# The three functions every folder's CMakeLists.txt uses. A folder is one target, named after its path:
+# The three functions that every folder's CMakeLists.txt uses. A folder is one target, named after its path:
 # comm/transport/ucx is comm_transport_ucx. Include paths start at the repository root.
 #
 #   syncline_library(NAME comm_base DEPS absl::status)
-#       all *.cc of the folder but tests, benchmarks, fuzzers and main.cc; header-only folders work too
+#       all *.cc of the folder except tests, benchmarks, fuzzers and main.cc; the folder may have only headers
 #   syncline_test(NAME comm_base_test DEPS comm_base)
-#       all *_test.cc of the folder, with gmock; one ctest entry per TEST
+#       all *_test.cc of the folder, with gmock; one ctest entry for each TEST
 #   syncline_executable(NAME syncline DEPS cli)
-#       main.cc of the folder; the binary lands in the root of the build tree
+#       main.cc of the folder; the binary is in the root of the build tree
 #
-# SOURCES replaces the glob. ISAS runs a test once more for each lower instruction-set level (comm/base/isa.h).
-# WHOLE makes all tests of a binary one ctest entry: for many that take no time, since each entry is a process.
-# THREADS says that what is tested runs in several threads: ThreadSanitizer's tree holds these tests only.
-# Under a sanitizer the others are WHOLE and run at the machine's own instruction-set level: starting a process
-# costs more there than most tests do.
-# Tests also take LABELS (one of unit, the default, integration and slow) and
-# TIMEOUT (seconds per TEST, default 120). CI runs the sanitizers on the label unit. Integration tests run alone:
-# they start processes whose timeouts a busy neighbour would upset.
+# SOURCES replaces the glob. ISAS runs a test again for each lower instruction-set level (comm/base/isa.h).
+# WHOLE makes all tests of a binary one ctest entry. It is for many fast tests, because each entry is a process.
+# THREADS says that the tested code runs in several threads. A tree for ThreadSanitizer has only these tests.
+# Under a sanitizer, tests without THREADS are WHOLE, and run only at the machine's own instruction-set level, because
+# starting a process takes longer there than most tests.
+# Tests also have LABELS (one of unit, the default, integration and slow) and TIMEOUT (seconds per TEST, default 120).
+# CI runs the sanitizers on the label unit. Integration tests run alone, because their processes have timeouts that
+# another busy test could exceed.
 #
-# The target unit_tests builds what carries the label unit.
+# The target unit_tests builds all tests with the label unit.
 
 include(GoogleTest)
-# Half of a test's compile time went into optimising code that runs once. What is tested stays as it is shipped.
+# Tests are compiled with less optimisation, which took half of their compile time for code that runs once. The tested
+# code is compiled as in the product.
 set(SYNCLINE_TEST_OPTIONS $<$<CONFIG:Release>:-O1>)
 if(SYNCLINE_SANITIZE)
   set(SYNCLINE_TEST_OPTIONS -O0)
@@ -38,7 +39,7 @@ function(syncline_glob out)
   set(${out} ${sources} PARENT_SCOPE)
 endfunction()
 
-# What a sanitizer cannot know by itself; see cmake/sanitizers/README.md.
+# Adds the objects that a sanitizer needs; see cmake/sanitizers/README.md.
 function(syncline_add_sanitizer_objects target)
   if(TARGET syncline_asan_openssl)
     target_sources(${target} PRIVATE $<TARGET_OBJECTS:syncline_asan_openssl>)
@@ -59,7 +60,8 @@ function(syncline_library)
     add_library(${ARG_NAME} STATIC ${ARG_SOURCES})
     target_link_libraries(${ARG_NAME} PUBLIC syncline_options ${ARG_DEPS})
     if(SYNCLINE_SANITIZE STREQUAL "address")
-      # What computes reads bytes of the wire in place, and takes time; the rest only takes time to compile.
+      # These libraries compute, and read bytes of the wire in place, so they are optimised and check alignment. The
+      # others are not optimised, to compile faster.
       if(ARG_NAME MATCHES "^(comm|server_shard|server_optimizer)")
         target_compile_options(${ARG_NAME} PRIVATE -fsanitize=alignment)
       else()
@@ -83,7 +85,7 @@ function(syncline_executable)
   set_target_properties(${ARG_NAME} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR})
 endfunction()
 
-# A test that opens the emulated GPU as the product opens the CUDA module (comm/device/device_for_test.h).
+# Lets a test open the emulated GPU as the product opens the CUDA module (comm/device/device_for_test.h).
 function(syncline_uses_emulated_gpu name)
   if(NOT TARGET ${name})
     return()
@@ -132,7 +134,7 @@ function(syncline_test)
     add_test(NAME ${ARG_NAME} COMMAND ${ARG_NAME})
     set_tests_properties(${ARG_NAME} PROPERTIES LABELS ${ARG_LABELS} TIMEOUT ${ARG_TIMEOUT} RUN_SERIAL ${serial})
   else()
-    # PRE_TEST: a test binary that crashes at start fails its test, not the build.
+    # With PRE_TEST, a test binary that crashes at the start fails its tests, not the build.
     gtest_discover_tests(
       ${ARG_NAME}
       DISCOVERY_MODE PRE_TEST

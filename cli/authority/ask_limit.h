@@ -1,7 +1,7 @@
-// How often a host may ask: so many times at once, and then so many each second. A bounded
-// table; hosts that no longer fit share one allowance.
+// Limits how often each host may ask: `at_once` requests in a burst, then `per_second`.
+// The table is bounded; hosts that do not fit into it share one allowance.
 //
-// Pure; not thread-safe.
+// Pure, without a clock. Not thread-safe.
 #pragma once
 
 #include <cstddef>
@@ -13,8 +13,8 @@
 
 namespace syncline::certs {
 
-// What shares an allowance: of a peer as gRPC names it ("ipv4:10.0.0.7:41234"), the address; of
-// IPv6 the first 64 bits, since a host chooses the others as it likes.
+// Returns the key of the allowance for a peer named as gRPC does ("ipv4:10.0.0.7:41234"):
+// the address. For IPv6 only its first 64 bits, since a host chooses the others freely.
 std::string HostOfPeer(std::string_view peer);
 
 class AskLimit {
@@ -28,7 +28,8 @@ class AskLimit {
   AskLimit() = default;
   explicit AskLimit(const Options& options) : options_(options) {}
 
-  // Whether `host` may ask at `now`, which never goes back. If so, it has asked.
+  // Returns whether `host` may ask at `now`, and counts the request if so. `now` must
+  // never decrease.
   bool Take(const std::string& host, absl::Duration now);
 
  private:

@@ -25,7 +25,7 @@ absl::Status Usage(const std::string& message) {
   return WithFailure(absl::InvalidArgumentError(message), Failure::kUsage);
 }
 
-// A name is on the disk once its folder is.
+// Syncs the folder of a file. The file's name is durable only after that.
 absl::Status SyncFolderOf(const std::string& path) {
   const std::string parent = std::filesystem::path(path).parent_path().string();
   const std::string folder = parent.empty() ? "." : parent;
@@ -74,7 +74,7 @@ absl::Status WritePair(const std::string& base, const PemPair& pair) {
   return WriteFile({base + ".crt", pair.certificate});
 }
 
-// The key first: a certificate never stands beside a key that is missing.
+// Replaces the key first, so that a certificate never lacks its key.
 absl::Status ReplacePair(const std::string& base, const PemPair& pair) {
   const std::string fresh = absl::StrCat(base, ".new-", getpid());
   absl::Status status = WritePair(fresh, pair);
@@ -126,7 +126,8 @@ absl::StatusOr<UniqueFd> LockDirectory(const std::string& path) {
 
 absl::StatusOr<Authority> ReadAuthority(const std::string& directory) {
   if (directory.empty()) {
-    return Usage("give the directory of `syncline certs init`, where ca.key is");
+    return Usage(
+        "give the directory that `syncline certs init` made, which contains ca.key");
   }
   const std::string path = directory + "/ca.crt";
   Authority authority;
@@ -168,7 +169,7 @@ absl::StatusOr<Identity> ParseMember(const std::string& role, const std::string&
     return Usage(absl::StrCat("--role: ", parsed.status().message()));
   }
   if ((*parsed == Role::kWorker) == job.empty()) {
-    return Usage(job.empty() ? "a worker is one of a job: give --job"
+    return Usage(job.empty() ? "a worker's certificate is for one job: give --job"
                              : "--job is for --role worker");
   }
   return Identity{*parsed, job};

@@ -1,9 +1,9 @@
-// The directory of `syncline certs init`: an authority (ca.crt, ca.key), pairs of its
-// members, `revoked` and `tokens.json`. Files come whole or not at all, keys with mode
-// 0600.
+// The directory of `syncline certs init`: an authority (ca.crt, ca.key), the key pairs of
+// its members, `revoked` and `tokens.json`. Files are written completely or not at all.
+// Keys have mode 0600.
 //
-// Thread safety: any thread, and any process: whoever reads and then writes a file holds
-// LockDirectory.
+// Thread safety: any thread and any process may use it. Hold LockDirectory while you read
+// a file and write it back.
 #pragma once
 
 #include <sys/types.h>
@@ -30,24 +30,25 @@ struct File {
   mode_t mode = 0644;
 };
 
-// Of errno, after a call that failed.
+// Returns the error for errno after a failed call.
 absl::Status CannotWrite(const std::string& path);
 
-// A new file, on the disk when it returns.
+// Writes a new file, which is on the disk when the call returns.
 absl::Status WriteFile(const File& file);
-// In place of what is there, also after a power loss.
+// Replaces a file, atomically even across a power loss.
 absl::Status ReplaceFile(const File& file);
-// BASE.key and BASE.crt.
+// Write BASE.key and BASE.crt.
 absl::Status WritePair(const std::string& base, const PemPair& pair);
 absl::Status ReplacePair(const std::string& base, const PemPair& pair);
 
-// Failure::kUsage when it cannot be read.
+// Fails with Failure::kUsage when the file cannot be read.
 absl::StatusOr<std::string> ReadFile(const std::string& path);
-// None where there is no such file, which is something else than one that cannot be read.
+// Returns nullopt if there is no such file; an unreadable file is an error.
 absl::StatusOr<std::optional<std::string>> ReadFileIfThere(const std::string& path);
 absl::StatusOr<CertificateFacts> ReadFacts(const std::string& path);
 
-// Others that want it wait until it is closed.
+// Locks the directory until the result is closed. Waits while another process holds the
+// lock.
 absl::StatusOr<UniqueFd> LockDirectory(const std::string& path);
 
 // ---- The authority ----
@@ -59,33 +60,35 @@ struct Authority {
   std::string fingerprint;
 };
 
-// Failure::kUsage when `directory` is none of `certs init`.
+// Fails with Failure::kUsage when `directory` was not made by `certs init`.
 absl::StatusOr<Authority> ReadAuthority(const std::string& directory);
 
-// Certificates are valid from so long ago, as clocks of hosts differ.
+// Certificates are valid from this long before now, since clocks of hosts differ.
 inline constexpr absl::Duration kBackdated = absl::Minutes(5);
 
-// Failure::kUsage for hours out of range.
+// Fails with Failure::kUsage for hours out of range.
 absl::StatusOr<Validity> ValidFor(double hours);
 
-// As long as one that was valid from `from` until `until`.
+// Returns a validity from `now` that is as long as the one from `from` until `until`.
 Validity AsLongFrom(absl::Time now, absl::Time from, absl::Time until);
 
-// Of --role and --job.
+// Parses the values of --role and --job.
 absl::StatusOr<Identity> ParseMember(const std::string& role, const std::string& job);
 
-// "worker-bert", "server": of files, and the certificate's name for people.
+// Returns a name such as "worker-bert" or "server", for files and for the certificate's
+// common name.
 std::string NameOf(const Identity& identity);
 
-// What a certificate for it says. Failure::kUsage when a name cannot stand in one.
+// The contents of a new certificate.
 struct Wish {
   Identity who;
   std::vector<std::string> hosts;
   Validity validity;
 };
+// Fails with Failure::kUsage when a name cannot be part of a certificate.
 absl::StatusOr<CertificateOrder> OrderFor(const Wish& wish);
 
-// "2026-01-31 10:00 UTC"
+// Formats a time as "2026-01-31 10:00 UTC".
 std::string Written(absl::Time time);
 
 }  // namespace syncline::certs

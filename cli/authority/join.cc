@@ -29,14 +29,14 @@ absl::Status Usage(const std::string& message) {
   return WithFailure(absl::InvalidArgumentError(message), Failure::kUsage);
 }
 
-// A directory that was made for what comes, and goes again if nothing does.
+// A new folder for the files of the certificate. It is removed again if none are stored.
 class MadeFolder {
  public:
   explicit MadeFolder(std::string path) : path_(std::move(path)) {}
   ~MadeFolder() {
     if (!is_ours_) return;
     std::remove((path_ + "/ca.crt").c_str());
-    rmdir(path_.c_str());  // stays where somebody else has put something into it
+    rmdir(path_.c_str());  // fails if another program has put something into it
   }
   MadeFolder(const MadeFolder&) = delete;
   MadeFolder& operator=(const MadeFolder&) = delete;
@@ -52,7 +52,7 @@ class MadeFolder {
   bool is_ours_ = false;
 };
 
-// That what comes can be kept: a token is good for once.
+// Checks that the certificate can be stored, before the token is used: each use counts.
 absl::Status Prepare(const std::string& directory, const std::string& authority) {
   if (access(directory.c_str(), W_OK | X_OK) != 0) return CannotWrite(directory);
   std::error_code error;
@@ -62,8 +62,8 @@ absl::Status Prepare(const std::string& directory, const std::string& authority)
   const CertificatePtr there = ParseCertificate(pem);
   if (there != nullptr && FingerprintOf(*there) == authority) return absl::OkStatus();
   return Usage(absl::StrCat("'", path,
-                            "' is of another authority than the token; remove it, or "
-                            "give another directory with --out"));
+                            "' belongs to another authority than the token; remove it, "
+                            "or give another directory with --out"));
 }
 
 }  // namespace

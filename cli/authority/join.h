@@ -1,4 +1,5 @@
-// The new machine's side: from a token to a certificate, with a key that stays here.
+// The new machine's side of joining: exchanges a token for a certificate. The private key
+// never leaves this machine.
 #pragma once
 
 #include <string>
@@ -9,16 +10,18 @@
 namespace syncline::certs {
 
 struct JoinOrder {
-  std::string token = {};           // as `syncline certs token` printed it
-  std::string directory = "certs";  // made with mode 0700 if it is not there
+  std::string token = {};           // as printed by `syncline certs token`
+  std::string directory = "certs";  // created with mode 0700 if missing
   absl::Duration limit = absl::Seconds(20);
 };
 
-// The path of what was made, DIRECTORY/NAME, without ".crt"; a pair of that name is
-// replaced. DIRECTORY/ca.crt comes with it. Failure::kUsage, before the token is used, for
-// what is no token and for a directory of another authority or where nothing can be
-// written. PermissionDenied when the token is worth nothing, or who answers is not of its
-// authority.
+// Writes the new pair DIRECTORY/NAME.crt and .key, replacing one of that name, and
+// DIRECTORY/ca.crt. Returns DIRECTORY/NAME.
+//
+// Fails with Failure::kUsage, before the token is used, if the token is malformed, or if
+// the directory belongs to another authority or cannot be written. Fails with
+// PermissionDenied if the token is not accepted, or if the peer does not belong to the
+// token's authority.
 absl::StatusOr<std::string> Join(const JoinOrder& order);
 
 }  // namespace syncline::certs

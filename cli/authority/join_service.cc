@@ -24,7 +24,7 @@ namespace {
 constexpr size_t kMaxIdShown = 32;
 constexpr size_t kMaxCertificateBytes = 8 << 10;
 
-// Who may have another one for as long again.
+// The owner of a certificate that may be renewed.
 struct Holder {
   Identity who;
   CertificateFacts facts;
@@ -33,7 +33,7 @@ struct Holder {
 
 absl::Status Denied(const std::string& why) {
   return absl::PermissionDeniedError(
-      absl::StrCat("this certificate ", why, "; the machine joins again with a token"));
+      absl::StrCat("this certificate ", why, "; join again with a token"));
 }
 
 absl::StatusOr<Holder> HolderOf(const std::string& pem, const Authority& authority,
@@ -41,7 +41,8 @@ absl::StatusOr<Holder> HolderOf(const std::string& pem, const Authority& authori
   Holder holder;
   if (pem.size() <= kMaxCertificateBytes) holder.certificate = ParseCertificate(pem);
   if (holder.certificate == nullptr) {
-    return absl::InvalidArgumentError("what shall be renewed is no certificate (PEM)");
+    return absl::InvalidArgumentError(
+        "the certificate to renew is not a valid PEM certificate");
   }
   const absl::Status chain =
       VerifyChain(ToPem(*holder.certificate), authority.pair.certificate, now);
@@ -52,13 +53,14 @@ absl::StatusOr<Holder> HolderOf(const std::string& pem, const Authority& authori
   const auto& uris = holder.facts.names.uris;
   const absl::StatusOr<Identity> who = ParseIdentityUri(uris.size() == 1 ? uris[0] : "");
   if (!who.ok() || who->cluster != authority.cluster) {
-    return Denied("is of no member of this cluster");
+    return Denied("belongs to no member of this cluster");
   }
   holder.who = *who;
-  // Nobody else can take it back, so it does not prolong itself.
+  // A coordinator's certificate is not renewed here. Nothing checks whether it is revoked,
+  // so a stolen one has to expire.
   if (holder.who.role == Role::kCoordinator) {
     return absl::PermissionDeniedError(
-        "a coordinator's certificate is renewed where the authority is: `syncline certs "
+        "renew a coordinator's certificate on the authority's host: `syncline certs "
         "issue DIRECTORY --role coordinator --overwrite`");
   }
   return holder;
@@ -71,10 +73,10 @@ absl::Status CheckNotRevoked(const std::string& directory, const std::string& se
   const absl::StatusOr<std::string> number = ParseSerial(serial);
   if (!revoked.ok() || !number.ok()) {
     return absl::FailedPreconditionError(
-        "nothing is renewed while the authority's list of revoked certificates is "
+        "no certificate is renewed while the authority's list of revoked certificates is "
         "damaged");
   }
-  return revoked->contains(*number) ? Denied("was taken back") : absl::OkStatus();
+  return revoked->contains(*number) ? Denied("was revoked") : absl::OkStatus();
 }
 
 }  // namespace
@@ -139,8 +141,8 @@ absl::StatusOr<std::string> JoinService::Renewed(const v1::RenewRequest& request
                   RenewalMessage(authority_.fingerprint, request.request()),
                   request.signature())) {
     return absl::PermissionDeniedError(
-        "the request is not signed by the key of the certificate that shall be renewed: "
-        "give the two that were made together, or join again with a token");
+        "the request is not signed by the key of the certificate to renew: give the "
+        "certificate and the key that belong together, or join again with a token");
   }
   SYNCLINE_RETURN_IF_ERROR(CheckNotRevoked(options_.directory, old.serial));
   Renewal renewal = {.serial = old.serial, .until = old.until, .key = {}};
@@ -148,10 +150,10 @@ absl::StatusOr<std::string> JoinService::Renewed(const v1::RenewRequest& request
   SYNCLINE_ASSIGN_OR_RETURN(const std::string old_key,
                             KeyOfCertificate(*holder.certificate));
   if (renewal.key == old_key) {
-    return absl::InvalidArgumentError("the next certificate is for another key");
+    return absl::InvalidArgumentError("the new certificate needs a new key");
   }
   const auto sign = [&]() -> absl::StatusOr<std::string> {
-    // Again: it may have been taken back until the directory was locked.
+    // Checked again with the lock: it may have been revoked meanwhile.
     SYNCLINE_RETURN_IF_ERROR(CheckNotRevoked(options_.directory, old.serial));
     Wish wish = {.who = holder.who, .hosts = old.names.hosts, .validity = {}};
     wish.hosts.insert(wish.hosts.end(), old.addresses.begin(), old.addresses.end());
@@ -167,7 +169,7 @@ absl::Status JoinService::Admit(const std::string& host) {
   absl::MutexLock lock(&mutex_);
   if (limit_.Take(host, clock_.Now())) return absl::OkStatus();
   return absl::ResourceExhaustedError(
-      "this machine asks too often; try again in some seconds");
+      "too many requests from this machine; try again in a few seconds");
 }
 
 absl::StatusOr<std::string> JoinService::CertificateFor(const v1::CertifyRequest& request,

@@ -1,15 +1,15 @@
-// What answers `syncline certs join` and `renew`: gives a certificate to whoever has a token,
-// or a certificate that has not ended, for a key that never left its machine. It runs where
-// the CA's key lies, and nowhere else.
+// The service that answers `syncline certs join` and `renew`. It signs a certificate for
+// a client that has a token, or a certificate that is still valid. The client's key never
+// leaves its machine. The service runs only where the CA's key is stored.
 //
 //   JoinService service(authority, {.directory = "certs", .log = log, .audit = audit});
 //   SYNCLINE_ASSIGN_OR_RETURN(RunningServer running, StartJoinServer(
 //       {.authority = authority.pair, .validity = validity, .service = &service}));
 //
-// The token, or certificate and signature, are looked at before anything of the request is
-// parsed. Each host may ask ten
-// times at once and then once a second. The audit log has each certificate that was given,
-// and of equal refusals of one host the 1st, 2nd, 4th, 8th …
+// The token, or the certificate and signature, are checked before any other part of the
+// request is parsed. Each host may ask ten times at once and then once a second. The
+// audit log records each certificate given, and of equal refusals of one host the 1st,
+// 2nd, 4th, 8th …
 //
 // Thread safety: any thread.
 #pragma once
@@ -50,12 +50,12 @@ class JoinService final : public v1::Authority::Service {
   absl::StatusOr<std::string> CertificateFor(const v1::CertifyRequest& request,
                                              const std::string& host)
       ABSL_LOCKS_EXCLUDED(mutex_);
-  // `before`: the serial of a certificate that is valid, for people.
+  // `before`: receives the serial of the present certificate, for people.
   absl::StatusOr<std::string> Renewed(const v1::RenewRequest& request,
                                       const std::string& host, std::string* before)
       ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status Admit(const std::string& host) ABSL_LOCKS_EXCLUDED(mutex_);
-  // `shown` says by what, for people: a token's id, a serial number.
+  // `shown`: the token's id or the serial number, for people.
   void Refused(const LogField& shown, const std::string& peer, const absl::Status& why)
       ABSL_LOCKS_EXCLUDED(mutex_);
 

@@ -1,4 +1,4 @@
-// A machine that joins, over real connections, and everything that must not work.
+// Tests how a machine joins over real connections, and attempts that must fail.
 #include "cli/authority/join.h"
 
 #include <sys/stat.h>
@@ -56,7 +56,7 @@ Validity AnHour() {
   return {now - absl::Hours(1), now + absl::Hours(1)};
 }
 
-// Shows `own`, and beside it the certificate of an authority that is known.
+// A server that shows `own`, followed by the certificate of a known authority.
 class Impostor final : public v1::Authority::Service {
  public:
   Impostor(const PemPair& own, const Authority& known) {
@@ -114,7 +114,8 @@ class Joining : public testing::Test {
                               .directory = folder_.File("m"),
                               .limit = absl::Seconds(2)});
     EXPECT_TRUE(absl::IsUnavailable(joined.status())) << joined.status();
-    EXPECT_THAT(std::string(joined.status().message()), HasSubstr("does not prove"));
+    EXPECT_THAT(std::string(joined.status().message()),
+                HasSubstr("is too slow, or is not `syncline certs serve`"));
     EXPECT_FALSE(impostor.asked());
     token.address = authority_->address();
     EXPECT_TRUE(JoinAs("m", token).ok());
@@ -160,7 +161,8 @@ TEST_F(Joining, ATokenIsForOneMachine) {
   EXPECT_FALSE(std::filesystem::exists(folder_.File("other/worker-bert.crt")));
 }
 
-// One that was taken back would otherwise come again under another serial number.
+// Otherwise the owner of a revoked certificate could repeat the request, and get another
+// one with a new serial number.
 TEST_F(Joining, ARepeatedRequestIsGivenTheSameCertificate) {
   const JoinToken token = authority_->Token(AWorker());
   const auto link = DialAuthority(token, kPatience);
@@ -183,28 +185,30 @@ TEST_F(Joining, ARepeatedRequestIsGivenTheSameCertificate) {
 TEST_F(Joining, WrongOrEndedTokensGiveNothing) {
   JoinToken token = authority_->Token(AWorker());
   const std::string secret = std::exchange(token.secret, std::string(32, '0'));
-  ExpectDenied(JoinAs("m", token).status(), "not known here");
+  ExpectDenied(JoinAs("m", token).status(), "this token is unknown");
   token.secret = secret;
   const std::string id = std::exchange(token.id, std::string(12, '0'));
-  ExpectDenied(JoinAs("m", token).status(), "not known here");
+  ExpectDenied(JoinAs("m", token).status(), "this token is unknown");
   TokenTerms short_lived = AWorker();
   short_lived.until = absl::Now() - absl::Seconds(1);
-  ExpectDenied(JoinAs("m", authority_->Token(short_lived)).status(), "not known here");
+  ExpectDenied(JoinAs("m", authority_->Token(short_lived)).status(),
+               "this token is unknown");
   token.id = id;
   EXPECT_TRUE(JoinAs("m", token).ok()) << "none of that used it";
 }
 
-// An authority of the same name, at the token's address.
+// Another authority of the same name answers at the token's address.
 TEST_F(Joining, AnotherAuthorityLearnsNothingOfTheToken) {
   std::filesystem::create_directory(folder_.File("false"));
   Answering thief(folder_.File("false"));
   JoinToken token = thief.Token(AWorker());
   token.authority = authority_->authority().fingerprint;
-  ExpectDenied(JoinAs("m", token).status(), "nothing of the token was said to it");
+  ExpectDenied(JoinAs("m", token).status(), "the token was not sent to it");
   EXPECT_EQ(thief.audit(), "");
 }
 
-// It shows the certificate of the true one, which anybody may have, beside its own.
+// The impostor shows the certificate of the true authority, which is public, after its
+// own.
 TEST_F(Joining, TheTrueAuthoritysCertificateInAFalseChainDoesNotHelp) {
   const PemPair thief = *MakeAuthority({.name = "ca", .validity = AnHour()});
   Impostor impostor(
@@ -213,7 +217,7 @@ TEST_F(Joining, TheTrueAuthoritysCertificateInAFalseChainDoesNotHelp) {
   ExpectNothingIsSaidTo(impostor);
 }
 
-// A member's certificate, of a host, is of the right authority, and not for this.
+// The right authority has signed a member's certificate, but not for this purpose.
 TEST_F(Joining, NoMemberCanPlayTheAuthority) {
   Impostor impostor(
       *Issue(authority_->authority().pair, {.name = "coordinator",
@@ -311,7 +315,7 @@ TEST_F(Joining, SaysSoWhenTheAuthorityIsStopped) {
   token.address = listen.ToString();
   const absl::Status status = DialAuthority(token, absl::Milliseconds(100)).status();
   EXPECT_TRUE(absl::IsUnavailable(status)) << status;
-  EXPECT_THAT(std::string(status.message()), HasSubstr("says nothing"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("sends nothing"));
 }
 
 }  // namespace

@@ -39,12 +39,12 @@ absl::Status Usage(const std::string& message) {
   return WithFailure(absl::InvalidArgumentError(message), Failure::kUsage);
 }
 
-// PATH.next.key, held by one process at a time.
+// PATH.next.key, locked by one process at a time.
 class NextKey {
  public:
   explicit NextKey(std::string path) : path_(std::move(path)) {}
 
-  // Waits for others that hold it.
+  // Opens and locks the file. Waits while another process has the lock.
   absl::Status Open() {
     for (;;) {
       fd_ =
@@ -55,7 +55,7 @@ class NextKey {
       }
       struct stat held = {};
       struct stat there = {};
-      // Whoever had it may have removed it.
+      // The process that held the lock before may have removed the file.
       if (fstat(fd_.get(), &held) == 0 && stat(path_.c_str(), &there) == 0 &&
           held.st_ino == there.st_ino && held.st_dev == there.st_dev) {
         return absl::OkStatus();
@@ -63,14 +63,14 @@ class NextKey {
     }
   }
 
-  // What an attempt left that was not finished.
+  // Returns the contents: the key of an earlier attempt that did not finish, or nothing.
   std::string Left() const {
     std::array<char, 4096> bytes = {};
     const ssize_t got = pread(fd_.get(), bytes.data(), bytes.size(), 0);
     return {bytes.data(), static_cast<size_t>(std::max<ssize_t>(got, 0))};
   }
 
-  // That one, or a new one that is on the disk.
+  // Returns a request for that key, or for a new key that is on the disk.
   absl::StatusOr<KeyRequest> Take() const {
     absl::StatusOr<KeyRequest> left = RequestFor(Left());
     if (left.ok() && KeyOfRequest(left->request).ok()) return left;
@@ -104,7 +104,7 @@ bool BelongTogether(const std::string& certificate, const std::string& key) {
   return status.ok();
 }
 
-// Of the authorities in `pem` the one that has signed `certificate`; otherwise the first.
+// Returns the authority in `pem` that has signed `certificate`; otherwise the first one.
 absl::StatusOr<std::string> SignerOf(const std::string& certificate,
                                      const std::string& pem, const std::string& path) {
   std::string first;
@@ -145,14 +145,15 @@ absl::Status Check(const Files& files) {
   const absl::StatusOr<Identity> who = ParseIdentityUri(uris.size() == 1 ? uris[0] : "");
   if (who.ok() && who->role == Role::kCoordinator) {
     return Usage(
-        "a coordinator's certificate is renewed where the authority is: `syncline certs "
+        "renew a coordinator's certificate on the authority's host: `syncline certs "
         "issue DIRECTORY --role coordinator --overwrite`");
   }
   return CheckIdentity({"the certificate", files.base + ".crt", files.own.certificate},
                        {"the key", files.base + ".key", files.own.key}, absl::Now());
 }
 
-// It was killed between writing the one and the other.
+// Returns true if an earlier process was killed after it had stored the certificate, but
+// before the key. Stores the key then.
 absl::StatusOr<bool> IsFinished(const NextKey& next, const Files& files) {
   const std::string left = next.Left();
   if (left.empty() || BelongTogether(files.own.certificate, files.own.key) ||
@@ -170,7 +171,8 @@ absl::Status Ask(const RenewOrder& order, const Files& files, PemPair& next,
   where.authority = files.authority;
   where.address = order.address;
   const absl::StatusOr<JoinLink> link = DialAuthority(where, order.limit);
-  // Somebody on the way may have sent us elsewhere; that does not end a certificate.
+  // Another host may have answered in the authority's place. That must not end the
+  // certificate's renewal, so it is Unavailable.
   if (!link.ok()) return absl::UnavailableError(link.status().message());
   v1::RenewRequest request;
   request.set_certificate(ToPem(*files.certificate));
@@ -189,11 +191,12 @@ absl::Status Ask(const RenewOrder& order, const Files& files, PemPair& next,
       });
   if (is_refused) return absl::PermissionDeniedError(status.message());
   if (absl::IsUnimplemented(status)) {
-    return absl::UnavailableError(absl::StrCat(
-        "`syncline certs serve` at ", order.address,
-        " is of a version that does not renew; take a token (`syncline certs token`)"));
+    return absl::UnavailableError(
+        absl::StrCat("`syncline certs serve` at ", order.address,
+                     " is too old to renew certificates; join with a token instead "
+                     "(`syncline certs token`)"));
   }
-  // Whatever else it is may be mended there: none of it is this machine's mistake.
+  // Any other error is not this machine's mistake, and the authority may recover.
   if (!status.ok()) return absl::UnavailableError(status.message());
   next = {reply.certificate(), key.key};
   const absl::Status fits = CheckAnswer(next, link->authority).status();
@@ -209,7 +212,7 @@ absl::Status CheckRenewable(const RenewOrder& order) {
 
 absl::Status Renew(const RenewOrder& order) {
   NextKey next(absl::StrCat(absl::StripSuffix(order.base, ".crt"), ".next.key"));
-  SYNCLINE_RETURN_IF_ERROR(Read(order).status());  // before anything is written
+  SYNCLINE_RETURN_IF_ERROR(Read(order).status());  // before any file is written
   SYNCLINE_RETURN_IF_ERROR(next.Open());
   SYNCLINE_ASSIGN_OR_RETURN(const Files files, Read(order));
   SYNCLINE_ASSIGN_OR_RETURN(const bool is_finished, IsFinished(next, files));
@@ -218,7 +221,8 @@ absl::Status Renew(const RenewOrder& order) {
   SYNCLINE_ASSIGN_OR_RETURN(const KeyRequest key, next.Take());
   PemPair renewed;
   SYNCLINE_RETURN_IF_ERROR(Ask(order, files, renewed, key));
-  // The certificate first: its key is in two files then, and IsFinished ends what is left.
+  // The certificate first. Its key is then in PATH.next.key, and IsFinished completes the
+  // replacement after a crash.
   SYNCLINE_RETURN_IF_ERROR(ReplaceFile({files.base + ".crt", renewed.certificate}));
   SYNCLINE_RETURN_IF_ERROR(ReplaceFile({files.base + ".key", renewed.key, 0600}));
   next.Remove();

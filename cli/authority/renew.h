@@ -1,4 +1,5 @@
-// A machine's next certificate: by the one that it has, with a new key that stays here.
+// Renews a machine's certificate. The present one authorizes the request; the new private
+// key never leaves this machine.
 #pragma once
 
 #include <string>
@@ -10,29 +11,31 @@
 namespace syncline::certs {
 
 struct RenewOrder {
-  std::string base;     // PATH of PATH.crt and PATH.key; ".crt" at its end is left out
-  std::string address;  // HOST:PORT of `syncline certs serve`
+  std::string base;          // PATH of PATH.crt and PATH.key; a final ".crt" is ignored
+  std::string address;       // HOST:PORT of `syncline certs serve`
   std::string ca_file = {};  // empty: ca.crt beside the pair
-  // To connect, and once more to be answered.
+  // Applies to connecting, and again to waiting for the answer.
   absl::Duration limit = absl::Seconds(20);
 };
 
-// Failure::kUsage for files that cannot be read or do not belong together, and for a
-// coordinator's certificate, which is renewed where the authority is.
+// Fails with Failure::kUsage if files cannot be read or do not belong together. Also
+// fails for a coordinator's certificate, which is renewed on the authority's machine.
 absl::Status CheckRenewable(const RenewOrder& order);
 
-// Replaces the pair. The next key is in PATH.next.key before anything is asked, so that
-// whoever is killed in the middle asks again for the same one; of two that renew the same
-// pair the second waits. Failure::kUsage as above; PermissionDenied when the authority does
-// not renew this certificate, which trying again does not change; Unavailable otherwise.
+// Replaces the pair. Stores the new key in PATH.next.key before sending the request, so
+// that a process that is killed in between asks again for the same key. A second process
+// that renews the same pair waits.
+//
+// Fails with Failure::kUsage as CheckRenewable; with PermissionDenied when the authority
+// does not renew this certificate (a retry does not help); otherwise with Unavailable.
 absl::Status Renew(const RenewOrder& order);
 
-// What the old key signs (proto/join.proto).
+// Returns the message that the old key signs (proto/join.proto).
 std::string RenewalMessage(std::string_view authority, std::string_view request);
 
-// When to renew a certificate of that life, of which kBackdated does not count: with a third
-// of it left, and up to a twelfth earlier, by `serial`, so that machines which joined
-// together do not come together.
+// Returns when to renew a certificate: when a third of its lifetime is left, and up to a
+// twelfth earlier. The lifetime does not include kBackdated. The advance depends on
+// `serial`, so that machines which joined together do not renew together.
 absl::Time WhenToRenew(absl::Time from, absl::Time until, std::string_view serial);
 
 }  // namespace syncline::certs

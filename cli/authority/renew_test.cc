@@ -1,5 +1,5 @@
-// A machine whose certificate is renewed, over real connections, and everything that must
-// not work.
+// Tests how a machine renews its certificate over real connections, and attempts that
+// must fail.
 #include "cli/authority/renew.h"
 
 #include <sys/stat.h>
@@ -53,7 +53,7 @@ class Renewing : public testing::Test {
   absl::Status RenewAt(const std::string& base) {
     return Renew({.base = base, .address = authority_->address()});
   }
-  // As a thief has it.
+  // Returns a copy of the pair, as a thief has it.
   std::string CopyOf(const std::string& base, const std::string& name) {
     const std::string folder = folder_.File(name);
     std::filesystem::copy(std::filesystem::path(base).parent_path(), folder);
@@ -78,7 +78,7 @@ class Renewing : public testing::Test {
     EXPECT_EQ(WritePair(base, pair), absl::OkStatus());
     return base;
   }
-  // Without what a machine of ours looks at before.
+  // Sends the request without the checks that a machine makes before.
   absl::Status Ask(const PemPair& pair, const std::string& signed_request,
                    const std::string& request) {
     const std::string fingerprint = authority_->authority().fingerprint;
@@ -140,7 +140,8 @@ TEST_F(Renewing, KeepsTheHostsOfAServer) {
   EXPECT_THAT(Facts(base).addresses, UnorderedElementsAre("10.0.0.7"));
 }
 
-// The answer was lost, or the machine was killed before it had written it.
+// Either the answer was lost, or the machine was killed before it had stored the
+// certificate.
 TEST_F(Renewing, AMachineThatWasKilledInTheMiddleAsksForTheSameKey) {
   const std::string before = CopyOf(base_, "before");
   const std::string next = MakeRequest()->key;
@@ -168,7 +169,7 @@ TEST_F(Renewing, AStolenCertificateThatWasRenewedIsNoticed) {
 TEST_F(Renewing, WhatWasTakenBackIsNotRenewed) {
   ASSERT_EQ(WriteFile({folder_.File("ca/revoked"), Facts(base_).serial + "  stolen\n"}),
             absl::OkStatus());
-  ExpectDenied(RenewAt(base_), "was taken back");
+  ExpectDenied(RenewAt(base_), "was revoked");
   ASSERT_EQ(ReplaceFile({folder_.File("ca/revoked"), "nonsense\n"}), absl::OkStatus());
   EXPECT_THAT(std::string(RenewAt(base_).message()), HasSubstr("is damaged"));
   std::filesystem::remove(folder_.File("ca/revoked"));
@@ -178,12 +179,12 @@ TEST_F(Renewing, WhatWasTakenBackIsNotRenewed) {
 
 TEST_F(Renewing, OnlyMembersWhoseCertificateIsValidAreRenewed) {
   ExpectDenied(Ask(Leaf(kBert, {}, -absl::Hours(1))), "is not valid");
-  ExpectDenied(Ask(Leaf("", {"a.example"})), "of no member");
+  ExpectDenied(Ask(Leaf("", {"a.example"})), "to no member");
   ExpectDenied(Ask(Leaf("spiffe://d/syncline/e/role/server")),
-               "of no member of this cluster");
+               "to no member of this cluster");
   const PemPair coordinator =
       Leaf("spiffe://d/syncline/c/role/coordinator", {"c.example"});
-  ExpectDenied(Ask(coordinator), "renewed where the authority is");
+  ExpectDenied(Ask(coordinator), "on the authority's host");
   const absl::Status early = RenewAt(WriteLeaf("coordinator", coordinator));
   EXPECT_EQ(FailureOf(early), Failure::kUsage) << "said before anybody is asked";
   const absl::Time now = absl::Now();
@@ -191,7 +192,7 @@ TEST_F(Renewing, OnlyMembersWhoseCertificateIsValidAreRenewed) {
   const PemPair other = *MakeAuthority({.name = "ca", .validity = validity});
   ExpectDenied(Ask(*Issue(other, {.name = "leaf", .uri = kBert, .validity = validity})),
                "is not valid here");
-  ExpectDenied(Ask(authority_->authority().pair), "of no member");
+  ExpectDenied(Ask(authority_->authority().pair), "to no member");
 }
 
 TEST_F(Renewing, TheKeyOfTheOldOneMustHaveSigned) {
@@ -205,7 +206,7 @@ TEST_F(Renewing, TheKeyOfTheOldOneMustHaveSigned) {
   EXPECT_EQ(Ask(own, mine.request, mine.request), absl::OkStatus());
 }
 
-// It was killed between the two files.
+// The machine was killed after it had written the first of the two files.
 TEST_F(Renewing, AHalfWrittenPairIsFinished) {
   const PemPair old = {Contents(base_ + ".crt"), Contents(base_ + ".key")};
   ASSERT_EQ(RenewAt(base_), absl::OkStatus());
@@ -250,7 +251,7 @@ TEST_F(Renewing, ALineIsNotRenewedWithoutEnd) {
       RenewOnce(folder_.File("ca"), more, sign, absl::Now() + absl::Hours(2)).ok());
 }
 
-// While an authority is replaced, files have both.
+// While an authority is replaced, files contain the old one and the new one.
 TEST_F(Renewing, OfSeveralAuthoritiesTheOneThatSignedIsAsked) {
   const absl::Time now = absl::Now();
   const PemPair other = *MakeAuthority(
@@ -282,7 +283,7 @@ TEST_F(Renewing, SaysWhatIsWrongWithFilesAndPlaces) {
   EXPECT_EQ(FailureOf(RenewAt(folder_.File("nothing"))), Failure::kUsage);
   ASSERT_EQ(WriteFile({folder_.File("ca/renewals.json"), "{}", 0600}), absl::OkStatus());
   const absl::Status damaged = RenewAt(base_);
-  EXPECT_THAT(std::string(damaged.message()), HasSubstr("no list of renewals"));
+  EXPECT_THAT(std::string(damaged.message()), HasSubstr("not a valid list of renewals"));
   const std::string address = authority_->address();
   authority_->Stop();
   EXPECT_TRUE(absl::IsUnavailable(Renew({.base = base_, .address = address})));

@@ -16,31 +16,32 @@ namespace {
 
 using Json = nlohmann::json;
 
-// Two or three are usual: each is renewed when a third of its time is left.
+// Two or three are usual, since a certificate is renewed when a third of its lifetime is
+// left.
 constexpr auto kMaxOfOneLine = 16;
 
 struct Renewed {
   Renewal renewal;
-  std::string first;        // serial of the certificate that all of this line came of
-  std::string becomes;      // serial of the new one
-  std::string certificate;  // the new one
-  absl::Time until;         // when both have ended
+  std::string first;        // serial of the first certificate of the line
+  std::string becomes;      // serial of the new certificate
+  std::string certificate;  // the new certificate, PEM
+  absl::Time until;         // when both have expired
 };
 
 std::string PathIn(const std::string& directory) { return directory + "/renewals.json"; }
 
-// As `revoked` has it.
+// Returns the serial in the form that `revoked` uses.
 std::string Normal(const std::string& serial) {
   return ParseSerial(serial).value_or(serial);
 }
 
 absl::Status Damaged(const std::string& path) {
-  return WithFailure(
-      absl::InvalidArgumentError(absl::StrCat(
-          "'", path,
-          "' is no list of renewals; remove it, after which each certificate may be "
-          "renewed once more, and taking one back leaves what it was renewed to")),
-      Failure::kUsage);
+  return WithFailure(absl::InvalidArgumentError(absl::StrCat(
+                         "'", path,
+                         "' is not a valid list of renewals; remove it: each certificate "
+                         "may then be renewed once more, and revoking one no longer "
+                         "revokes the one that replaced it")),
+                     Failure::kUsage);
 }
 
 Json ToJson(const Renewed& one) {
@@ -52,7 +53,7 @@ Json ToJson(const Renewed& one) {
           {"until", absl::ToUnixSeconds(one.until)}};
 }
 
-// at() throws for what is missing, get() for another type.
+// at() throws if a field is missing, get() if it has another type.
 absl::StatusOr<std::vector<Renewed>> Read(const std::string& directory) {
   const std::string path = PathIn(directory);
   std::vector<Renewed> all;
@@ -65,7 +66,7 @@ absl::StatusOr<std::vector<Renewed>> Read(const std::string& directory) {
       const auto text = [&one](const char* name) {
         return one.at(name).get<std::string>();
       };
-      // Books of before had serials without a leading 0.
+      // Older versions stored serials without a leading 0.
       const auto serial = [&text](const char* name) { return Normal(text(name)); };
       all.push_back({.renewal = {.serial = serial("serial"), .key = text("key")},
                      .first = serial("first"),
@@ -79,7 +80,7 @@ absl::StatusOr<std::vector<Renewed>> Read(const std::string& directory) {
   return all;
 }
 
-// The first certificate of the line that `serial` belongs to.
+// Returns the serial of the first certificate of the line of `serial`.
 std::string FirstOf(const std::vector<Renewed>& all, const std::string& serial) {
   const auto found = std::find_if(all.begin(), all.end(), [&](const Renewed& one) {
     return one.becomes == serial || one.renewal.serial == serial;
@@ -105,18 +106,16 @@ absl::StatusOr<std::string> RenewOnce(
         before->becomes,
         ": if that was not this machine, its key was stolen, and `syncline certs revoke "
         "DIRECTORY --serial ",
-        renewal.serial, "` takes back both; the machine joins again with a token"));
+        renewal.serial, "` revokes both; join again with a token"));
   }
   const std::string first = FirstOf(all, renewal.serial);
   std::erase_if(all, [&](const Renewed& one) { return one.until <= now; });
   const auto live = std::count_if(all.begin(), all.end(),
                                   [&](const Renewed& one) { return one.first == first; });
   if (live >= kMaxOfOneLine) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("this certificate comes of one that was renewed ", live,
-                     " times since the oldest of them that has not ended; wait, or look "
-                     "for who renews "
-                     "it so often"));
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "this certificate and its predecessors have ", live,
+        " renewals that have not expired; wait, or find out who renews so often"));
   }
   SYNCLINE_ASSIGN_OR_RETURN(const std::string certificate, sign());
   const CertificateFacts facts = FactsOf(*ParseCertificate(certificate));

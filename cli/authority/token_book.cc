@@ -22,7 +22,8 @@ using Json = nlohmann::json;
 struct Entry {
   TokenKey key;
   TokenTerms terms;
-  std::map<std::string, std::string> used_by;  // keys, and what they were given
+  // Certificates by key. Empty until KeepCertificate stores one.
+  std::map<std::string, std::string> used_by;
 };
 
 std::string PathIn(const std::string& directory) { return directory + "/tokens.json"; }
@@ -31,11 +32,11 @@ absl::Status Damaged(const std::string& path) {
   return WithFailure(
       absl::InvalidArgumentError(absl::StrCat(
           "'", path,
-          "' is no list of tokens; remove it, with which all tokens are worth nothing")),
+          "' is not a valid list of tokens; remove it, which makes all tokens invalid")),
       Failure::kUsage);
 }
 
-// Checks types: at() throws for what is missing, get() for another type.
+// Checks the types: at() throws if a field is missing, get() if it has another type.
 absl::StatusOr<Entry> FromJson(const Json& json, const std::string& path) {
   try {
     Entry entry;
@@ -80,7 +81,7 @@ absl::StatusOr<std::vector<Entry>> Read(const std::string& directory) {
   return entries;
 }
 
-// Without those that have ended.
+// Writes the entries, without those that have expired.
 absl::Status Keep(const std::string& directory, std::vector<Entry> entries,
                   absl::Time now) {
   std::erase_if(entries, [&](const Entry& entry) { return entry.terms.until <= now; });
@@ -92,10 +93,10 @@ absl::Status Keep(const std::string& directory, std::vector<Entry> entries,
 absl::Status Denied(std::string_view why) {
   return absl::PermissionDeniedError(absl::StrCat(
       absl::string_view(why.data(), why.size()),
-      "; ask whoever runs the cluster for a new one (`syncline certs token`)"));
+      "; ask the operator of the cluster for a new one (`syncline certs token`)"));
 }
 
-// The one that `claim` proves to know.
+// Returns the entry whose secret `claim` contains.
 absl::StatusOr<Entry*> Find(std::vector<Entry>& entries, const TokenClaim& claim,
                             absl::Time now) {
   const auto found = std::find_if(entries.begin(), entries.end(), [&](const Entry& one) {
@@ -103,9 +104,9 @@ absl::StatusOr<Entry*> Find(std::vector<Entry>& entries, const TokenClaim& claim
   });
   const std::string hash = HashOfSecret(claim.secret);
   if (found == entries.end() || !IsSame(found->key.secret_hash, hash)) {
-    return Denied("this token is not known here, or was forgotten after its end");
+    return Denied("this token is unknown, or it expired and was deleted");
   }
-  if (found->terms.until <= now) return Denied("this token has ended");
+  if (found->terms.until <= now) return Denied("this token has expired");
   return &*found;
 }
 
@@ -119,9 +120,9 @@ absl::Status AddToken(const std::string& directory, const TokenKey& token,
     return one.terms.until > now;
   });
   if (static_cast<size_t>(live) >= kMaxTokens) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat(live, " tokens have not ended yet; wait for one, or remove '",
-                     PathIn(directory), "', with which all are worth nothing"));
+    return absl::ResourceExhaustedError(absl::StrCat(
+        live, " tokens have not expired yet; wait until one does, or remove '",
+        PathIn(directory), "', which makes all of them invalid"));
   }
   entries.push_back({token, terms, {}});
   return Keep(directory, std::move(entries), now);
@@ -146,8 +147,8 @@ absl::StatusOr<TokenUse> RedeemToken(const std::string& directory,
   if (used_by.size() >= terms.uses) {
     const std::string how_often =
         terms.uses == 1 ? "once" : absl::StrCat(terms.uses, " times");
-    return Denied(absl::StrCat("this token was used ", how_often,
-                               ", and is worth nothing any more"));
+    return Denied(
+        absl::StrCat("this token was used ", how_often, ", and is no longer valid"));
   }
   used_by[claim.key] = "";
   SYNCLINE_RETURN_IF_ERROR(Keep(directory, std::move(entries), now));

@@ -1,14 +1,14 @@
-// The tokens that a directory of `syncline certs` has given out: a file `tokens.json`,
-// which only its user can read, and which has no secret, only the SHA-256 of each.
+// The tokens that a directory of `syncline certs` has issued, in the file `tokens.json`,
+// which only its user can read. It has no secrets, only the SHA-256 of each.
 //
 //   SYNCLINE_RETURN_IF_ERROR(AddToken("certs", {id, HashOfSecret(secret)}, terms, now));
 //   SYNCLINE_ASSIGN_OR_RETURN(TokenUse use, RedeemToken("certs", claim, now));
 //   SYNCLINE_ASSIGN_OR_RETURN(pem, KeepCertificate("certs", claim, pem, now));
 //
-// A use is one key: anyone who asks again with the same key, because the answer was lost,
-// is given the same certificate, so that one that was taken back stays so, and it counts
-// once. A use is on the disk before anybody hears of it.
-// Tokens that have ended are forgotten with the next change.
+// One key counts as one use. A request that is repeated with the same key, because the
+// answer was lost, returns the same certificate and does not count again. So a revoked
+// certificate stays revoked. A use is on the disk before the client gets an answer.
+// Expired tokens are dropped with the next change.
 //
 // Thread safety: any thread, and any process.
 #pragma once
@@ -24,13 +24,13 @@
 namespace syncline::certs {
 
 inline constexpr uint32_t kMaxTokenUses = 1024;
-inline constexpr size_t kMaxTokens = 1024;  // that have not ended
+inline constexpr size_t kMaxTokens = 1024;  // unexpired ones
 
 struct TokenTerms {
-  Identity who = {};      // without a cluster: that of the directory
-  absl::Time until = {};  // the end of the token
-  double hours = 24;      // how long its certificates are valid
-  uint32_t uses = 1;      // how many machines
+  Identity who = {};      // without a cluster: the directory's
+  absl::Time until = {};  // expiry of the token
+  double hours = 24;      // validity of its certificates
+  uint32_t uses = 1;      // number of machines
 };
 
 struct TokenKey {
@@ -38,33 +38,34 @@ struct TokenKey {
   std::string secret_hash = {};  // HashOfSecret
 };
 
-// ResourceExhausted when there are too many that have not ended.
+// Fails with ResourceExhausted when there are too many unexpired tokens.
 absl::Status AddToken(const std::string& directory, const TokenKey& token,
                       const TokenTerms& terms, absl::Time now);
 
-// What a machine shows: its token, and the key that it asks for (KeyOfRequest).
+// The request of a machine: its token, and the key to be certified (KeyOfRequest).
 struct TokenClaim {
   std::string id = {};
   std::string secret = {};
   std::string key = {};
 };
 
-// PermissionDenied when the token is not known, its secret is another, or it has ended. What
-// a stranger hears does not tell whether there is such an id.
+// Fails with PermissionDenied when the token is unknown or expired, or its secret is
+// wrong. The error does not reveal whether the id exists.
 absl::Status CheckToken(const std::string& directory, const TokenClaim& claim,
                         absl::Time now);
 
 struct TokenUse {
-  TokenTerms terms = {};
-  std::string certificate = {};  // that this key was given; empty: none yet
+  TokenTerms terms = {};         // of the token
+  std::string certificate = {};  // given to this key earlier; empty: none yet
 };
 
-// The same, and PermissionDenied when as many other keys have used it as it allows.
+// Checks like CheckToken. Also fails with PermissionDenied when the number of other keys
+// that used the token has reached its limit.
 absl::StatusOr<TokenUse> RedeemToken(const std::string& directory,
                                      const TokenClaim& claim, absl::Time now);
 
-// Before `certificate` is given to whom RedeemToken let in. Returns what is to be given:
-// that, or what another request with this key came first with.
+// Stores `certificate` before it is sent to a machine that RedeemToken admitted. Returns
+// the certificate to send: this one, or the one of an earlier request with the same key.
 absl::StatusOr<std::string> KeepCertificate(const std::string& directory,
                                             const TokenClaim& claim,
                                             const std::string& certificate,

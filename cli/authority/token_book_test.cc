@@ -82,18 +82,18 @@ TEST_F(TokenBook, AStrangerHearsTheSameForAnyIdAndUsesNothingUp) {
   ASSERT_EQ(Add("a"), absl::OkStatus());
   const auto unknown = Redeem({"b", "secret", "key"});
   const auto wrong = Redeem({"a", "another", "key"});
-  ExpectDenied(unknown, "not known here");
+  ExpectDenied(unknown, "this token is unknown");
   EXPECT_EQ(unknown.status(), wrong.status());
-  ExpectDenied(Redeem({"a", "", "key"}), "not known here");
-  ExpectDenied(Redeem({"a", HashOfSecret("secret"), "key"}), "not known here");
+  ExpectDenied(Redeem({"a", "", "key"}), "this token is unknown");
+  ExpectDenied(Redeem({"a", HashOfSecret("secret"), "key"}), "this token is unknown");
   EXPECT_TRUE(Redeem({"a", "secret", "key"}).ok());
 }
 
 TEST_F(TokenBook, ATokenEnds) {
   ASSERT_EQ(Add("a"), absl::OkStatus());
-  ExpectDenied(Redeem({"a", "secret", "key"}, kNow + absl::Hours(1)), "has ended");
+  ExpectDenied(Redeem({"a", "secret", "key"}, kNow + absl::Hours(1)), "has expired");
   EXPECT_TRUE(Redeem({"a", "secret", "key"}, kNow + absl::Minutes(59)).ok());
-  ExpectDenied(Redeem({"a", "secret", "key"}, kNow + absl::Hours(1)), "has ended");
+  ExpectDenied(Redeem({"a", "secret", "key"}, kNow + absl::Hours(1)), "has expired");
 }
 
 TEST_F(TokenBook, HasNoSecretAndIsForItsUserAlone) {

@@ -39,7 +39,7 @@ struct Wire {
   const Codec* fp32 = nullptr;
 };
 
-// The mean gradient as the servers compute it: in FP32, in rank order.
+// Returns the mean gradient as the servers compute it: in FP32, in rank order.
 float MeanGradient(uint32_t workers, uint64_t element) {
   const float weight = static_cast<float>(1.0 / workers);
   float sum = 0;
@@ -49,8 +49,8 @@ float MeanGradient(uint32_t workers, uint64_t element) {
   return sum;
 }
 
-// The blocks of one tensor, the contributions of all workers to them, and the views that
-// the last step published.
+// The blocks of one tensor, all workers' contributions to them, and the views that the
+// last step published.
 class BenchShard {
  public:
   static absl::StatusOr<std::unique_ptr<BenchShard>> Create(
@@ -76,8 +76,8 @@ class BenchShard {
       for (Block& block : blocks_) all.push_back(&block);
       views_ = stepper_->Update(all, decision, kEpoch);
     } else {
-      // A view is kept until the next one of its block: published bytes go to memory, not
-      // to the same few cache lines.
+      // A view is kept until the next one of its block. So published bytes go to memory
+      // and not to the same few cache lines.
       for (size_t i = 0; i < blocks_.size(); ++i) {
         Block* const block = &blocks_[i];
         views_[i] = std::move(stepper_->Update({&block, 1}, decision, kEpoch).front());
@@ -92,10 +92,11 @@ class BenchShard {
     return blocks_[element / length].memory().weights[element % length];
   }
 
-  // DataLoss when a view is not the weights, rounded by the codec.
+  // Fails with DataLoss if a view differs from the weights rounded by the codec.
   absl::Status CheckViews() const {
     std::vector<float> values(kBlockElements);
-    // Half of the distance of neighbours: 8 bits of significand, as BF16 has the fewest.
+    // Half the distance of neighbours in BF16, which has the fewest bits of significand:
+    // 8.
     const double tolerance = wire_.publish->id() == CodecId::kFp32 ? 0 : 0x1p-8;
     for (size_t i = 0; i < blocks_.size(); ++i) {
       const std::span<const float> weights = blocks_[i].memory().weights;
@@ -167,7 +168,7 @@ class BenchShard {
     block.SetWeights();
   }
 
-  // What the coordinator does where the optimizer needs figures about the whole job.
+  // Makes the coordinator's decision, if the optimizer needs statistics of the whole job.
   ShardDecision Decide() {
     const Block& front = blocks_.front();
     ShardDecision decision = {.step = front.version()};
@@ -207,7 +208,8 @@ absl::StatusOr<Wire> FindWire(const AggregateOptions& options, const KernelBench
               .fp32 = fp32};
 }
 
-// Contributions and published bytes; master weights and state are read and written.
+// Contributions and published bytes count once; master weights and state count twice,
+// since they are read and written.
 double FloorBytes(const AggregateOptions& options, const KernelBench& bench,
                   const Wire& wire) {
   double state = 0;

@@ -31,7 +31,8 @@ constexpr int kMaxRounds = 100'000;
 struct CodecBenchOptions {
   std::string name = "onebit";
   std::string ratio = {};
-  // `params` are the elements; of the rest only threads and rounds matter here.
+  // `params` is the number of elements. Of the other fields only threads and rounds
+  // matter.
   KernelBenchOptions rounds = {.params = uint64_t{1} << 25};
 };
 
@@ -50,7 +51,7 @@ absl::Status CheckFlags(const KernelBenchOptions& options) {
   return WithFailure(absl::InvalidArgumentError(wrong), Failure::kUsage);
 }
 
-// --name with --ratio as one more option.
+// Returns --name, with --ratio added to its options.
 std::string TransferText(const CodecBenchOptions& options) {
   if (options.ratio.empty()) return options.name;
   const bool has_options = options.name.find(':') != std::string::npos;
@@ -69,7 +70,7 @@ const char* NameOf(const Transfer& transfer) {
   return "none";
 }
 
-// What all threads together took for each measured round: as long as the slowest one.
+// Returns the times of each measured round: for each part, that of the slowest thread.
 std::vector<Times> Slowest(const std::vector<std::vector<Times>>& threads, int warmup) {
   std::vector<Times> rounds(threads.front().begin() + warmup, threads.front().end());
   for (size_t thread = 1; thread < threads.size(); ++thread) {
@@ -84,7 +85,7 @@ std::vector<Times> Slowest(const std::vector<std::vector<Times>>& threads, int w
   return rounds;
 }
 
-// Adds the figures of one part of the rounds: its seconds, and per element.
+// Reports one part of the rounds: its seconds, and nanoseconds per element.
 void AddPart(const char* part, const std::vector<double>& seconds, uint64_t elements,
              Json& report) {
   const Json quantiles = Quantiles(seconds);
@@ -97,7 +98,7 @@ void AddPart(const char* part, const std::vector<double>& seconds, uint64_t elem
 
 void AddTimes(const std::vector<Times>& rounds, uint64_t elements, Json& report) {
   std::vector<double> all, encode, parse, decode;
-  double wire_bytes = 0;  // those of codecs that choose at random differ
+  double wire_bytes = 0;  // differs between rounds of codecs that choose at random
   for (const Times& round : rounds) {
     all.push_back(round.encode + round.parse + round.decode);
     encode.push_back(round.encode);

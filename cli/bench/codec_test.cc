@@ -131,7 +131,7 @@ TEST(BenchCodec, PrintsText) {
   EXPECT_THAT(ran.out, HasSubstr("x smaller than FP32"));
 }
 
-// ---- The check itself ----
+// ---- Tests of the check itself ----
 
 class BenchCodedTensorCheck : public testing::TestWithParam<const char*> {};
 

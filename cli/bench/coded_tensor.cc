@@ -20,8 +20,8 @@ constexpr uint64_t kSamples = 4096;
 constexpr uint64_t kEpoch = 1;
 constexpr float kDeviation = 0.01f;
 
-// Nearly Gaussian: the number of ones in 32 random bits, a binomial number with variance
-// 8, smeared by a uniform one with variance 1/12.
+// Returns a nearly Gaussian value: the number of ones in 32 random bits, which is
+// binomial with variance 8, plus a uniform value with variance 1/12.
 float Gaussian(uint32_t bits, uint32_t uniform) {
   const float ones = static_cast<float>(std::popcount(bits)) - 16.0f;
   const float smear = static_cast<float>(uniform >> 8) * 0x1p-24f - 0.5f;
@@ -70,7 +70,7 @@ BenchCodedTensor::BenchCodedTensor(const Options& options)
     : options_(options),
       accepted_(options.transfer.Accepted()),
       blocks_(CutIntoBlocks(std::array{options.elements})),
-      // Odd, so that samples meet every place in a strip.
+      // Odd, so that samples include every position in a strip.
       stride_((options.elements / kSamples) | 1),
       gradients_{MakeGradient(options, 0), MakeGradient(options, 1)},
       accumulator_(options.elements),
@@ -159,7 +159,8 @@ void BenchCodedTensor::DecodeAdd(std::span<const BlockView> views) {
   }
 }
 
-// The formulas of comm/compression/memory/gradient_memory.h, with what arrived for C(x).
+// Applies the formulas of comm/compression/memory/gradient_memory.h, with the values that
+// arrived for C(x).
 void BenchCodedTensor::Replay() {
   const MemorySpec& spec = options_.transfer.memory;
   const bool corrects = spec.kind == MemoryKind::kMomentumCorrection;
@@ -180,14 +181,14 @@ void BenchCodedTensor::Replay() {
   }
 }
 
-// ---- The check ----
+// ---- Checks ----
 
 double BenchCodedTensor::Given(size_t element) const {
   return Count(0) * gradients_[0][element] + Count(1) * gradients_[1][element];
 }
 
-// What FP32 may lose of one element: half a unit in the last place in each of about four
-// operations of each round.
+// Returns a bound of FP32's rounding error of one element: half a unit in the last place
+// for each of about four operations per round.
 double BenchCodedTensor::Rounding() const {
   const double largest = std::max({Largest(accumulator_), Largest(memory_.residual()),
                                    Largest(gradients_[0]) + Largest(gradients_[1])});
@@ -241,9 +242,9 @@ absl::Status BenchCodedTensor::CheckReplay() const {
 }
 
 // Errors of unbiased codecs are independent from round to round, so their squares add up
-// in the mean; of others the lengths do at worst.
+// in the mean. For other codecs the norms add up at worst.
 absl::Status BenchCodedTensor::CheckError(const CodecTraits& traits) const {
-  constexpr double kChance = 2;  // a mean is promised, one draw is seen
+  constexpr double kChance = 2;  // the mean is bounded, but a single draw is seen
   double error = 0;
   for (size_t i = 0; i < accumulator_.size(); ++i) {
     const double lost = Given(i) - accumulator_[i];

@@ -1,12 +1,12 @@
-// One tensor whose gradients are encoded as on a worker and added up as on a server, with
-// a check of what came out.
+// A tensor whose gradients are encoded as on a worker and added up as on a server, with a
+// check of the sum.
 //
 //   BenchCodedTensor tensor({.transfer = transfer, .elements = 1 << 25});
 //   const BenchCodedTensor::Times times = tensor.Round();
 //   SYNCLINE_ASSIGN_OR_RETURN(const std::string how, tensor.Check());
 //
-// All it streams through lies in memory of its own: two gradients, which alternate, what
-// the sender remembers, the frames, and the accumulator.
+// It has its own memory for all data: two gradients, which alternate, the sender's
+// memory, the frames, and the accumulator.
 //
 // Thread safety: none; each benchmark thread has its own.
 #pragma once
@@ -30,11 +30,11 @@ class BenchCodedTensor {
   struct Options {
     Transfer transfer = {};
     uint64_t elements = 0;
-    uint32_t number = 0;  // tensors of different numbers have different gradients
+    uint32_t number = 0;  // makes gradients of different tensors differ
   };
   explicit BenchCodedTensor(const Options& options);
 
-  // Seconds for each part of a round, and the bytes of all its frames.
+  // Seconds of each part of a round, and bytes of all its frames.
   struct Times {
     double encode = 0;
     double parse = 0;
@@ -45,20 +45,22 @@ class BenchCodedTensor {
   // them to the accumulator.
   Times Round();
 
-  // How the accumulator was checked after the rounds so far: "sum" where it and what
-  // error feedback keeps must be what was given; "replay" of sampled elements in double
-  // precision for other memories; "traits" where the squared error has a bound; "finite"
-  // where nothing more is promised. DataLoss says what is wrong.
+  // Checks the accumulator after the rounds so far, and returns how:
+  //   sum      accumulator and error feedback together equal all gradients given
+  //   replay   sampled elements are recomputed in double precision, for other memories
+  //   traits   the squared error is within the codec's bound
+  //   finite   the codec promises nothing more
+  // Fails with DataLoss, which names what is wrong.
   absl::StatusOr<std::string> Check() const;
 
-  // Memory that a tensor takes, at most.
+  // Returns the memory that a tensor takes at most, in bytes.
   static double Bytes(const Options& options);
 
   // For tests of the check.
   std::span<float> accumulator() { return accumulator_; }
 
  private:
-  // What a sender must have kept of one element, given what it has sent.
+  // The sender's expected state of one element, given what it has sent.
   struct Replayed {
     float accumulated = 0;
     double kept = 0;
@@ -71,7 +73,7 @@ class BenchCodedTensor {
   void Replay();
   const std::vector<float>& Gradient() const { return gradients_[rounds_ % 2]; }
   BlockLabel Label(const BlockRange& range) const;
-  // How often gradient `which` was given.
+  // Returns how many rounds used gradient `which`.
   double Count(uint64_t which) const {
     const uint64_t count = (rounds_ + 1 - which) / 2;
     return static_cast<double>(count);
@@ -91,8 +93,8 @@ class BenchCodedTensor {
   std::vector<float> accumulator_;
   GradientMemory memory_;
   GradientMemory::Workspace workspace_;
-  std::vector<Buffer> rooms_;      // of the frames, block by block
-  std::vector<Payload> payloads_;  // in the rooms
+  std::vector<Buffer> rooms_;      // memory of the frames, block by block
+  std::vector<Payload> payloads_;  // in rooms_
   std::vector<Replayed> replayed_;
   uint64_t rounds_ = 0;
 };

@@ -21,6 +21,7 @@
 #include "cli/bench/collective_plan.h"
 #include "cli/bench/collective_rank.h"
 #include "cli/bench/figures.h"
+#include "cli/scratch_folder.h"
 #include "comm/base/crc32c.h"
 #include "comm/base/env.h"
 #include "comm/base/exit_codes.h"
@@ -50,10 +51,10 @@ double BusFactor(CollectiveOp op, int ranks) {
   return BenchRank::IsCut(op) ? (n - 1) / n : 1;
 }
 
-// Enough operations that a round takes a few milliseconds.
+// Returns a number of operations that makes a round take a few milliseconds.
 int Repetitions(uint64_t bytes) {
   return static_cast<int>(
-      std::clamp<uint64_t>((uint64_t{16} << 20) / bytes, 1, BenchRank::kMostOperations));
+      std::clamp<uint64_t>((uint64_t{16} << 20) / bytes, 1, BenchRank::kMaxOperations));
 }
 
 struct Round {
@@ -61,7 +62,7 @@ struct Round {
   double wrong = 0;    // of all ranks
 };
 
-// From one rank's to all ranks'.
+// Combines the results of one rank into those of all ranks.
 absl::Status AddUp(Group& group, Round& round) {
   SYNCLINE_RETURN_IF_ERROR(group.Run({.type = ElementType::kF64,
                                       .reduce = ReduceOp::kMax,
@@ -70,8 +71,8 @@ absl::Status AddUp(Group& group, Round& round) {
   return group.Run({.type = ElementType::kF64, .output = &round.wrong, .count = 1});
 }
 
-// So many operations, in batches after each of which the values are checked and set anew.
-// The clock runs from when all are ready until all are done.
+// Runs the operations in batches. After each batch it checks the values and sets them
+// again. The clock runs from when all ranks are ready until all are done.
 absl::StatusOr<Round> MeasureRound(Group& group, BenchRank& rank, int operations) {
   const SteadyClock clock;
   Round round;
@@ -92,8 +93,9 @@ absl::StatusOr<Round> MeasureRound(Group& group, BenchRank& rank, int operations
   return round;
 }
 
-// Means of values that travel encoded. Wrong is what one rank has otherwise than the
-// others, and a result that does not point where the first operation's mean does.
+// Measures means of values that travel encoded. A value is wrong if it differs between
+// ranks. After a single operation, the result must also point in the direction of the
+// true mean.
 absl::StatusOr<Round> MeasureCompressed(Group& group, CompressedAllReduce& reduce,
                                         std::vector<float>& values, int operations) {
   const SteadyClock clock;
@@ -152,7 +154,8 @@ absl::StatusOr<Json> MeasureCodec(Group& group, const CollectivePlan& plan,
               {"choice", plan.codec}};
 }
 
-// A digest of what one operation makes of values whose sums depend on their order.
+// Returns a checksum of the result of one operation on values whose sums depend on the
+// order.
 absl::StatusOr<std::string> BitsOf(Group& group, const CollectivePlan& plan,
                                    uint64_t bytes) {
   BenchRank rank(plan, bytes, group.rank());
@@ -166,7 +169,7 @@ absl::StatusOr<Json> MeasureSize(Group& group, const CollectivePlan& plan,
   if (!plan.codec.empty()) return MeasureCodec(group, plan, bytes);
   BenchRank rank(plan, bytes, group.rank());
   const int operations = Repetitions(bytes);
-  // Once to warm up; what it computes is checked, too.
+  // One operation to warm up. Its result is checked too.
   SYNCLINE_ASSIGN_OR_RETURN(const Round first, MeasureRound(group, rank, 1));
   double wrong = first.wrong;
   std::vector<double> seconds;
@@ -203,14 +206,16 @@ absl::Status RunRank(const CollectivePlan& plan, const std::string& folder, int 
                      .exact_order = plan.is_exact,
                      .address = "127.0.0.1",
                      .host = plan.hosts > 1 ? absl::StrCat("host", host) : "",
-                     .security = plan.security}));
+                     .security = plan.security,
+                     .costs = plan.costs}));
   Json rows = Json::array();
   for (const uint64_t bytes : plan.sizes) {
     SYNCLINE_ASSIGN_OR_RETURN(Json row, MeasureSize(*group, plan, bytes));
     rows.push_back(std::move(row));
   }
   if (rank != 0) return absl::OkStatus();
-  return store.Set("report", rows.dump());
+  return store.Set("report",
+                   Json{{"rows", rows}, {"costs", group->DescribeCosts()}}.dump());
 }
 
 void KillAndReap(const std::vector<pid_t>& children) {
@@ -218,7 +223,8 @@ void KillAndReap(const std::vector<pid_t>& children) {
   for (const pid_t child : children) waitpid(child, nullptr, 0);
 }
 
-// Waits for all; when one fails the others would wait for it, and are ended.
+// Waits for all ranks. If one fails, the others would wait for it forever, so they are
+// killed.
 absl::Status Reap(std::vector<pid_t> children) {
   while (!children.empty()) {
     int code = 0;
@@ -231,7 +237,7 @@ absl::Status Reap(std::vector<pid_t> children) {
   return absl::OkStatus();
 }
 
-// Each rank in a process of its own; this one waits for all.
+// Runs each rank in its own process, and waits for all. Returns rank 0's rows and costs.
 absl::StatusOr<Json> RunRanks(const CollectivePlan& plan, const std::string& folder) {
   std::vector<pid_t> children;
   for (int rank = 0; rank < plan.ranks; ++rank) {
@@ -253,9 +259,9 @@ absl::StatusOr<Json> RunRanks(const CollectivePlan& plan, const std::string& fol
   }
   SYNCLINE_RETURN_IF_ERROR(Reap(std::move(children)));
   FolderStore store(folder);
-  SYNCLINE_ASSIGN_OR_RETURN(const std::string rows,
+  SYNCLINE_ASSIGN_OR_RETURN(const std::string report,
                             store.Get("report", absl::Seconds(1)));
-  return Json::parse(rows);
+  return Json::parse(report);
 }
 
 void Print(const Json& report) {
@@ -264,6 +270,7 @@ void Print(const Json& report) {
               report["op"].get<std::string>().c_str(),
               codec.empty() ? "" : absl::StrCat(" of means as ", codec).c_str(),
               report["ranks"].get<int>(), report["machine"]["copy_gbs"].get<double>());
+  if (codec.empty()) std::printf("%s\n", report["costs"].get<std::string>().c_str());
   const bool is_exact = report["exact_order"].get<bool>();
   std::printf("%12s %12s %12s %12s %8s%s\n", "size (B)", "time (us)", "algbw (GB/s)",
               "busbw (GB/s)", "wrong",
@@ -288,16 +295,14 @@ void Print(const Json& report) {
 
 absl::StatusOr<int> BenchCollective(const CollectiveOptions& options) {
   SYNCLINE_ASSIGN_OR_RETURN(const CollectivePlan plan, PlanCollective(options));
-  std::error_code error;
-  std::string folder =
-      (std::filesystem::temp_directory_path(error) / "syncline-bench-XXXXXX").string();
-  if (mkdtemp(folder.data()) == nullptr) {
-    return absl::UnavailableError(absl::StrCat("cannot make the folder ", folder));
-  }
-  // The ranks first: what measures the machine starts threads, and threads do not fork.
-  absl::StatusOr<Json> rows = RunRanks(plan, folder);
-  std::filesystem::remove_all(folder, error);
-  SYNCLINE_RETURN_IF_ERROR(rows.status());
+  SYNCLINE_ASSIGN_OR_RETURN(const std::string folder,
+                            MakeScratchFolder("syncline-bench-"));
+  // The ranks come first: measuring the machine starts threads, and a process with
+  // threads should not fork.
+  absl::StatusOr<Json> measured = RunRanks(plan, folder);
+  std::error_code ignored;
+  std::filesystem::remove_all(folder, ignored);
+  SYNCLINE_RETURN_IF_ERROR(measured.status());
   const Json report = {{"bench", "collective"},
                        {"op", options.op},
                        {"type", "f32"},
@@ -308,7 +313,8 @@ absl::StatusOr<int> BenchCollective(const CollectiveOptions& options) {
                        {"exact_order", plan.is_exact},
                        {"reduce", options.reduce},
                        {"machine", MachineFigures()},
-                       {"rows", *std::move(rows)}};
+                       {"costs", (*measured)["costs"]},
+                       {"rows", (*measured)["rows"]}};
   uint64_t wrong = 0;
   for (const Json& row : report["rows"]) wrong += row["wrong"].get<uint64_t>();
   if (options.prints_json) {
@@ -332,7 +338,7 @@ void AddBenchCollective(CLI::App& bench, Command* selected) {
                   "scatter, all_to_all or barrier")
       ->capture_default_str();
   app->add_option("--reduce", options->reduce,
-                  "sum, average, min, max, premultiplied_sum (by 2), or of integers "
+                  "sum, average, min, max, premultiplied_sum (by 2), or for integers "
                   "bitwise_and, bitwise_or, bitwise_xor")
       ->capture_default_str();
   app->add_option("--ranks", options->ranks, "Processes")->capture_default_str();
@@ -343,18 +349,22 @@ void AddBenchCollective(CLI::App& bench, Command* selected) {
                   "direct, ring, doubling, halving, tree, bruck, pairwise, hierarchical, "
                   "double_tree or torus; "
                   "default: the fastest by the cost model");
-  app->add_flag("--exact-order", options->is_exact,
-                "Sums in the order of ranks: the same bits by every algorithm");
+  app->add_option("--costs", options->costs,
+                  "Costs of that model: probe (measure them first), or a file, to which "
+                  "measured ones are added; default: built in");
+  app->add_flag(
+      "--exact-order", options->is_exact,
+      "Sum in the order of ranks, which gives the same bits with every algorithm");
   app->add_option("--codec", options->codec,
-                  "Of all_reduce: values travel encoded, as onebit, topk:ratio=0.01 or "
-                  "int8, with error feedback; the result is the mean");
+                  "For all_reduce: codec of the values on the wire, such as onebit, "
+                  "topk:ratio=0.01 or int8, with error feedback; the result is the mean");
   app->add_option("--wire", options->wire,
-                  "shared memory (shared), TCP with TLS over loopback (tcp), or without "
-                  "(tcp-plain)")
+                  "shared (shared memory), tcp (TCP with TLS over loopback) or tcp-plain "
+                  "(TCP without TLS)")
       ->capture_default_str();
   app->add_option("--hosts", options->hosts,
-                  "With TCP: ranks behave as if they were on so many hosts; default: "
-                  "each on one of its own");
+                  "With TCP: ranks behave as if they were on this many hosts; default: "
+                  "one host for each rank");
   app->add_flag("--json", options->prints_json, "Print JSON");
   app->callback([options, selected] {
     *selected = [options] { return BenchCollective(*options); };

@@ -29,7 +29,7 @@ absl::StatusOr<T> OrUsage(absl::StatusOr<T> value) {
   return WithFailure(value.status(), Failure::kUsage);
 }
 
-// "8..4096" is 8, 32, 128, 512, 2048, 4096.
+// "8..4096" means 8, 32, 128, 512, 2048, 4096.
 absl::StatusOr<std::vector<uint64_t>> ParseSizes(const std::string& bytes) {
   const std::pair<std::string, std::string> ends = absl::StrSplit(bytes, "..");
   const auto first = ParseByteSize(ends.first);
@@ -56,10 +56,10 @@ absl::Status ChooseWire(const CollectiveOptions& options, CollectivePlan& plan) 
   }
   if (options.wire == "shared" && options.hosts <= 1) return absl::OkStatus();
   if (options.wire == "shared") {
-    return WithFailure(absl::InvalidArgumentError(
-                           "--hosts is of --wire tcp and tcp-plain: ranks that share "
-                           "memory are on one host"),
-                       Failure::kUsage);
+    return WithFailure(
+        absl::InvalidArgumentError("--hosts needs --wire tcp or tcp-plain: ranks that "
+                                   "share memory are on one host"),
+        Failure::kUsage);
   }
   plan.hosts = options.hosts > 0 ? options.hosts : plan.ranks;
   if (is_plain) plan.security = TcpSecurity::kPlain;
@@ -73,22 +73,22 @@ absl::Status ChooseCodec(const CollectiveOptions& options, CollectivePlan& plan)
   plan.codec = options.codec;
   if (options.is_exact) {
     return WithFailure(
-        absl::InvalidArgumentError("--codec takes no --exact-order: a mean of encoded "
+        absl::InvalidArgumentError("--codec excludes --exact-order: a mean of encoded "
                                    "values is in the order of ranks in any case"),
         Failure::kUsage);
   }
   if (plan.op != CollectiveOp::kAllReduce || !options.algorithm.empty()) {
-    return WithFailure(
-        absl::InvalidArgumentError(
-            "--codec is of --op all_reduce, and takes no --algorithm: its blocks go by "
-            "all-to-all and all-gather"),
-        Failure::kUsage);
+    return WithFailure(absl::InvalidArgumentError(
+                           "--codec needs --op all_reduce, and excludes --algorithm: its "
+                           "blocks go by all-to-all and all-gather"),
+                       Failure::kUsage);
   }
   const absl::Status known = CompressedAllReduce::CheckCodec(options.codec);
   return known.ok() ? known : WithFailure(known, Failure::kUsage);
 }
 
-// A product of many ranks is not exact in FP32, which what is measured is checked by.
+// Products are not offered, because those of many ranks are not exact in FP32 and could
+// not be checked.
 absl::Status ChooseReduction(const CollectiveOptions& options, CollectivePlan& plan) {
   std::string names;
   for (int k = 0; k < collective::kReduceOps; ++k) {
@@ -108,16 +108,17 @@ absl::Status ChooseReduction(const CollectiveOptions& options, CollectivePlan& p
   if (options.reduce == "sum" || (Reduces(plan.op) && options.codec.empty())) {
     return absl::OkStatus();
   }
-  return WithFailure(absl::InvalidArgumentError(
-                         "--reduce is of --op all_reduce, reduce_scatter and reduce, and "
-                         "takes no --codec, which gives means"),
-                     Failure::kUsage);
+  return WithFailure(
+      absl::InvalidArgumentError("--reduce needs --op all_reduce, reduce_scatter or "
+                                 "reduce, and excludes --codec, which computes means"),
+      Failure::kUsage);
 }
 
 }  // namespace
 
 absl::StatusOr<CollectivePlan> PlanCollective(const CollectiveOptions& options) {
   CollectivePlan plan = {.ranks = options.ranks, .is_exact = options.is_exact};
+  plan.costs = options.costs;
   SYNCLINE_ASSIGN_OR_RETURN(plan.op, OrUsage(ParseCollective(options.op)));
   SYNCLINE_ASSIGN_OR_RETURN(plan.sizes, OrUsage(ParseSizes(options.bytes)));
   if (options.ranks < 1 || options.ranks > kMaxRanks) {
@@ -126,7 +127,7 @@ absl::StatusOr<CollectivePlan> PlanCollective(const CollectiveOptions& options) 
   }
   if (plan.op == CollectiveOp::kSendReceive) {
     return WithFailure(
-        absl::InvalidArgumentError("send_receive is no operation of all ranks"),
+        absl::InvalidArgumentError("send_receive is not an operation of all ranks"),
         Failure::kUsage);
   }
   SYNCLINE_RETURN_IF_ERROR(ChooseReduction(options, plan));

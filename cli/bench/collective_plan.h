@@ -1,4 +1,4 @@
-// What `bench collective` is to measure, from its flags.
+// Turns the flags of `syncline bench collective` into a plan.
 //
 // Thread safety: pure functions.
 #pragma once
@@ -15,7 +15,7 @@
 
 namespace syncline {
 
-// As the flags have it.
+// Values of the flags.
 struct CollectiveOptions {
   std::string op = "all_reduce";
   int ranks = 2;
@@ -24,15 +24,16 @@ struct CollectiveOptions {
   std::string algorithm;  // empty: the group's choice
   std::string codec;      // empty: values travel as they are
   std::string wire = "shared";
+  std::string costs;      // GroupOptions::costs
   bool is_exact = false;  // sums in the order of ranks
-  int hosts = 0;  // as if the ranks were on so many; 0: on as many as there are ranks
+  int hosts = 0;          // number of hosts to pretend; 0: one per rank
   bool prints_json = false;
 };
 
-// The same, checked.
+// The checked plan.
 struct CollectivePlan {
   collective::CollectiveOp op = collective::CollectiveOp::kAllReduce;
-  // Of bitwise ones elements are i32, of others f32.
+  // Elements are i32 for bitwise operations, and f32 otherwise.
   collective::ReduceOp reduce = collective::ReduceOp::kSum;
   collective::ElementType type = collective::ElementType::kF32;
   int ranks = 2;
@@ -42,9 +43,10 @@ struct CollectivePlan {
   std::string codec = {};
   int hosts = 1;
   TcpSecurity security = TcpSecurity::kTls;
+  std::string costs = {};
 };
 
-// InvalidArgument with Failure::kUsage names the flag and what it may be.
+// Fails with InvalidArgument (Failure::kUsage), naming the flag and its allowed values.
 absl::StatusOr<CollectivePlan> PlanCollective(const CollectiveOptions& options);
 
 }  // namespace syncline

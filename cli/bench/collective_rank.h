@@ -1,4 +1,5 @@
-// One rank of `syncline bench collective`: its memory, its calls, and what must come out.
+// One rank of `syncline bench collective`: its memory, its calls, and the expected
+// results.
 //
 // Thread safety: none.
 #pragma once
@@ -16,12 +17,12 @@
 
 namespace syncline {
 
-// One rank's memory and what must come out of it. All values are small integers.
+// The memory of a rank, with inputs and expected outputs. All values are small integers.
 class BenchRank {
  public:
-  static constexpr int kMostOperations = 5000;  // of a round
+  static constexpr int kMaxOperations = 5000;  // in a round
 
-  // Whether the size is that of all ranks' parts together.
+  // Returns whether the size counts the parts of all ranks together.
   static bool IsCut(collective::CollectiveOp op) {
     return op == collective::CollectiveOp::kReduceScatter ||
            op == collective::CollectiveOp::kAllGather ||
@@ -79,17 +80,18 @@ class BenchRank {
             .algorithm = plan_.algorithm};
   }
 
-  // Sums of sums, in place, grow with each operation: so many stay exact in FP32.
+  // Returns how many operations may follow each other before Reset. In-place sums grow
+  // with each operation, and must stay exact in FP32.
   int MostOperations() const {
     if (plan_.op != collective::CollectiveOp::kAllReduce || plan_.ranks == 1)
-      return kMostOperations;
+      return kMaxOperations;
     if (plan_.reduce != collective::ReduceOp::kSum) return 1;
     constexpr double kLargestValue = 6;
     return static_cast<int>(std::log2((1 << 24) / kLargestValue) /
                             std::log2(plan_.ranks));
   }
 
-  // Elements that are not what they must be, after so many operations.
+  // Returns the number of wrong elements after `operations` operations since Reset.
   uint64_t CountWrong(int operations) const {
     const bool grows = plan_.op == collective::CollectiveOp::kAllReduce;
     const auto factor =
@@ -103,7 +105,7 @@ class BenchRank {
   }
 
  private:
-  static constexpr float kFactor = 2;  // of a premultiplied sum
+  static constexpr float kFactor = 2;  // of the premultiplied sum
 
   static float Value(int rank, size_t element) {
     return static_cast<float>((static_cast<size_t>(rank) + element) % 7);
@@ -122,7 +124,7 @@ class BenchRank {
            plan_.op == collective::CollectiveOp::kGather ||
            plan_.op == collective::CollectiveOp::kAllToAll;
   }
-  // Integers lie where floats do otherwise.
+  // Returns the value as it is stored: integers use the same memory as floats.
   float Stored(float value) const {
     if (plan_.type == collective::ElementType::kF32) return value;
     return std::bit_cast<float>(static_cast<int32_t>(value));

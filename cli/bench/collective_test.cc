@@ -53,7 +53,7 @@ TEST(BenchCollective, ChecksEveryReductionAndPairs) {
   EXPECT_EQ(RunBench({"--reduce", "max", "--op", "broadcast"}), kExitUsage);
 }
 
-// Of small sizes many operations make a round, and each batch of them is checked.
+// With small sizes, many operations make a round, and each batch of them is checked.
 TEST(BenchCollective, SumsOfManyOperationsStayExact) {
   for (const char* ranks : {"1", "3"}) {
     testing::internal::CaptureStdout();
@@ -76,7 +76,7 @@ TEST(BenchCollective, ChecksThatAllRanksHaveTheSameOfWhatTravelsEncoded) {
   EXPECT_GT(row["sent_bytes"], 10000);
 }
 
-// Of values whose sums are no numbers of FP32.
+// The exact sums of these values cannot be represented in FP32.
 TEST(BenchCollective, SumsInTheExactOrderHaveTheSameBitsByEveryAlgorithm) {
   const auto bits_by = [](const std::vector<const char*>& more) {
     std::vector<const char*> flags = {"--ranks", "4",      "--bytes",

@@ -22,6 +22,7 @@
 #include "cli/bench/figures.h"
 #include "cli/launcher.h"
 #include "cli/process.h"
+#include "cli/scratch_folder.h"
 #include "comm/base/exit_codes.h"
 #include "comm/base/failure.h"
 #include "comm/base/limits.h"
@@ -67,7 +68,7 @@ absl::Status Check(const ControlLoadOptions& load) {
                  absl::StrCat("--failure-timeout: ", std::string(timeout.message())));
 }
 
-// The processes of one measurement, and the folder for their files.
+// The processes of one measurement, and the folder of their files.
 class Processes {
  public:
   ~Processes() {
@@ -86,7 +87,8 @@ class Processes {
   std::string self_;
   std::string folder_;
   std::unique_ptr<ProcessGroup> group_;
-  // CPU seconds of coordinator and members by the mark of the load at which it was so.
+  // CPU seconds used by each process until each mark of the load: mark -> process ->
+  // seconds.
   std::map<std::string, std::map<std::string, double>, std::less<>> used_at_;
 };
 
@@ -94,13 +96,7 @@ absl::Status Processes::Prepare() {
   std::error_code error;
   self_ = std::filesystem::read_symlink("/proc/self/exe", error).string();
   if (error) return absl::InternalError("cannot find this program; is /proc mounted?");
-  std::string pattern =
-      (std::filesystem::temp_directory_path(error) / "syncline-bench-XXXXXX").string();
-  if (mkdtemp(pattern.data()) == nullptr) {
-    return absl::PermissionDeniedError(absl::StrCat("cannot make a directory ", pattern,
-                                                    "; set TMPDIR to a writable one"));
-  }
-  folder_ = pattern;
+  SYNCLINE_ASSIGN_OR_RETURN(folder_, MakeScratchFolder("syncline-bench-"));
   SYNCLINE_ASSIGN_OR_RETURN(group_, ProcessGroup::Create());
   return absl::OkStatus();
 }
@@ -279,21 +275,23 @@ absl::StatusOr<int> WriteLoadReport(ControlLoadOptions load) {
 
 void AddLoadFlags(CLI::App& app, ControlLoadOptions& load) {
   app.add_option("--scenario", load.scenario,
-                 "start: all at once; death: a tenth dies at once; steady: heartbeats "
-                 "only; tensors: a job with 100,000 tensors comes")
+                 "start: all members join at once; death: a tenth of them dies at once; "
+                 "steady: heartbeats only; tensors: a job with 100,000 tensors joins")
       ->capture_default_str();
   app.add_option("--workers", load.workers, "Workers of the job")->capture_default_str();
   app.add_option("--servers", load.servers, "Servers")->capture_default_str();
   app.add_option("--shards", load.shards, "Engine threads of each server")
       ->capture_default_str();
   app.add_option("--tensors", load.tensors, "Tensors of the job")->capture_default_str();
-  app.add_option("--connections", load.channels, "That the members share")
+  app.add_option("--connections", load.channels, "Connections that the members share")
       ->capture_default_str();
-  app.add_option("--seconds", load.seconds, "Of steady")->capture_default_str();
-  app.add_option("--failure-timeout", load.failure_timeout, "F, in seconds")
+  app.add_option("--seconds", load.seconds, "Duration of the scenario steady")
       ->capture_default_str();
-  app.add_option("--coordinator", load.coordinator,
-                 "Measure this one (no TLS) instead of one that is started for it");
+  app.add_option("--failure-timeout", load.failure_timeout, "Failure timeout in seconds")
+      ->capture_default_str();
+  app.add_option(
+      "--coordinator", load.coordinator,
+      "HOST:PORT of a running coordinator without TLS to measure (default: start one)");
 }
 
 }  // namespace
@@ -301,7 +299,7 @@ void AddLoadFlags(CLI::App& app, ControlLoadOptions& load) {
 void AddBenchControl(CLI::App& bench, Command* selected) {
   auto options = std::make_shared<BenchOptions>();
   CLI::App* app =
-      bench.add_subcommand("control", "How many members a coordinator carries");
+      bench.add_subcommand("control", "How many members a coordinator can serve");
   AddLoadFlags(*app, options->load);
   app->add_flag("--json", options->prints_json, "Print JSON");
   app->callback(
@@ -310,7 +308,7 @@ void AddBenchControl(CLI::App& bench, Command* selected) {
   CLI::App* load = bench.add_subcommand("control-load", "The members of control");
   load->group("");
   AddLoadFlags(*load, options->load);
-  load->add_option("--report", options->load.report, "Where the figures go");
+  load->add_option("--report", options->load.report, "File for the report");
   load->callback([options, selected] {
     *selected = [options] { return WriteLoadReport(options->load); };
   });

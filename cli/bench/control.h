@@ -1,8 +1,8 @@
-// `syncline bench control`: how many members a coordinator carries on this machine.
+// `syncline bench control`: measures how many members a coordinator can serve here.
 //
-// A coordinator runs in a process of its own and the raw members (cli/control_load.h) in
-// another. The scenarios are the moments that matter: all workers start at once, a tenth
-// of them dies at once, nothing happens, a job with 100,000 tensors comes.
+// The coordinator runs in its own process, and the raw members (cli/bench/control_load.h)
+// in another. The scenarios are critical moments: all workers start at once, a tenth of
+// them dies at once, nothing happens, or a job with 100,000 tensors starts.
 #pragma once
 
 #include "CLI/App.hpp"

@@ -33,7 +33,7 @@ constexpr absl::Duration kProbeEvery = absl::Milliseconds(20);
 constexpr absl::Duration kCheckEvery = absl::Milliseconds(5);
 constexpr size_t kReasonsShown = 3;
 constexpr uint64_t kElementsPerTensor = 1000;
-constexpr size_t kAddressBytes = 180;  // of a UCX worker with two networks
+constexpr size_t kAddressBytes = 180;  // as for a UCX worker with two networks
 
 v1::JobSpec MakeJob(const std::string& name, uint32_t workers, uint32_t tensors) {
   v1::JobSpec job;
@@ -94,14 +94,14 @@ class Load {
   absl::StatusOr<Json> Run();
 
  private:
-  // One member and what it heard. Members live as long as the load.
+  // A member and what it has heard. Members live as long as the load.
   struct Member {
     bool is_server = false;
-    std::shared_ptr<const v1::MemberMessage> declaration = nullptr;  // of workers
+    std::shared_ptr<const v1::MemberMessage> declaration = nullptr;  // set for workers
     bool killed = false;
     bool welcomed = false;
     bool ended = false;
-    uint32_t members = 0;  // of the epoch that it heard of last
+    uint32_t members = 0;  // in the last epoch that it heard of
     std::unique_ptr<ControlMember> stream = nullptr;
   };
 
@@ -132,13 +132,15 @@ class Load {
   std::thread heart_;
   std::thread probe_;
   std::atomic<bool> over_ = false;
-  std::atomic<uint64_t> beats_ = 0;  // of the scenario
+  std::atomic<uint64_t> beats_ = 0;  // sent during the scenario
   double begin_seconds_ = 0;
 
   absl::Mutex mutex_;
-  SteadyCondition changed_;  // never signalled: what it waits for changes all the time
+  // Never signalled, since the awaited state changes all the time.
+  SteadyCondition changed_;
   std::vector<std::unique_ptr<Member>> members_ ABSL_GUARDED_BY(mutex_);
-  uint32_t survivors_ ABSL_GUARDED_BY(mutex_) = 0;  // of a scenario with deaths
+  // Number of workers left in a scenario with deaths.
+  uint32_t survivors_ ABSL_GUARDED_BY(mutex_) = 0;
   uint32_t lost_ ABSL_GUARDED_BY(mutex_) = 0;
   std::vector<std::string> reasons_ ABSL_GUARDED_BY(mutex_);
   std::vector<double> answers_ ABSL_GUARDED_BY(mutex_);  // seconds
@@ -161,7 +163,7 @@ Load::~Load() {
 
 absl::Status Load::Connect() {
   for (uint32_t i = 0; i < options_.channels; ++i) {
-    // Channels of equal arguments share a connection: each has a name of its own.
+    // Channels with equal arguments share a connection, so each gets its own argument.
     grpc::ChannelArguments arguments;
     arguments.SetInt("syncline.bench_channel", static_cast<int>(i));
     arguments.SetMaxReceiveMessageSize(kMaxRpcMessageBytes);
@@ -224,7 +226,7 @@ void Load::OnEnd(size_t index, const absl::Status& status) {
   if (reasons_.size() < kReasonsShown) reasons_.emplace_back(status.message());
 }
 
-// All members that are still there must be as `holds` says.
+// Waits until `holds` is true for all members that are left.
 absl::Status Load::WaitFor(absl::string_view what,
                            bool (*holds)(const Load&, const Member&)) {
   const absl::Duration patience = std::max(absl::Minutes(1), 6 * timeouts_.no_progress);
@@ -281,7 +283,7 @@ absl::Status Load::KillATenth() {
                  });
 }
 
-// Each member beats every F/10, spread evenly.
+// Sends a heartbeat of each member every F/10, spread evenly.
 void Load::BeatUntilOver() {
   constexpr absl::Duration kSlice = absl::Milliseconds(10);
   const int64_t slices = std::max<int64_t>(timeouts_.heartbeat_interval / kSlice, 1);
@@ -301,7 +303,8 @@ void Load::BeatUntilOver() {
   }
 }
 
-// The answer to a question about a job that nobody has: the state machine must see it.
+// Measures the answer to a question about an unknown job, which the state machine must
+// handle.
 void Load::ProbeUntilOver() {
   while (!over_) {
     grpc::ClientContext context;

@@ -36,7 +36,7 @@ nlohmann::json ControlTraffic::Report() const {
 
 void ControlMember::Start(v1::Coordinator::Stub& stub, v1::MemberMessage hello) {
   stub.async()->Attach(&context_, this);
-  AddHold();  // Say comes from other threads
+  AddHold();  // other threads call Say
   StartRead(&incoming_);
   {
     absl::MutexLock lock(&mutex_);
@@ -83,7 +83,7 @@ void ControlMember::OnDone(const grpc::Status& status) {
   events_.on_end(FromGrpcStatus(status));
 }
 
-// Servers are asked all but the first of these, workers that alone.
+// Answers requests. Workers get only the first kind, servers all others.
 void ControlMember::Answer(const v1::CoordinatorMessage& message) {
   v1::MemberMessage answer;
   if (message.has_describe_job() && events_.declaration != nullptr) {

@@ -1,7 +1,7 @@
-// One raw member of `syncline bench control`: a control stream that says hello, beats, and
-// answers as a server does.
+// A raw member of `syncline bench control`: a control stream that says hello, sends
+// heartbeats, and answers as a server does.
 //
-// Thread safety: Say and Leave from any thread; the rest is gRPC's.
+// Thread safety: any thread may call Say and Kill; gRPC calls the other methods.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +25,7 @@ class ControlTraffic {
  public:
   void Count(const google::protobuf::Message& message) ABSL_LOCKS_EXCLUDED(mutex_);
   void Reset() ABSL_LOCKS_EXCLUDED(mutex_);
-  // {"messages", "bytes", "kinds": {name: {"messages", "bytes"}}}
+  // Returns {"messages", "bytes", "kinds": {name: {"messages", "bytes"}}}.
   nlohmann::json Report() const ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
@@ -40,7 +40,7 @@ class ControlTraffic {
 struct ControlMemberEvents {
   ControlTraffic* received = nullptr;
   ControlTraffic* sent = nullptr;
-  // What it answers to DescribeJob.
+  // The answer to DescribeJob.
   std::shared_ptr<const v1::MemberMessage> declaration = nullptr;
   std::function<void(const v1::CoordinatorMessage&)> on_message;
   std::function<void(const absl::Status&)> on_end;  // the last call
@@ -51,11 +51,11 @@ class ControlMember final
  public:
   explicit ControlMember(ControlMemberEvents events) : events_(std::move(events)) {}
 
-  // Once. The member must live until on_end.
+  // Call once. The member must live until on_end was called.
   void Start(v1::Coordinator::Stub& stub, v1::MemberMessage hello);
-  // Nothing happens before Start and after the end.
+  // Has no effect before Start and after the end.
   void Say(v1::MemberMessage message) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Breaks off, as a process that is killed.
+  // Breaks the stream, as if the process was killed.
   void Kill() { context_.TryCancel(); }
 
   void OnReadDone(bool ok) override ABSL_LOCKS_EXCLUDED(mutex_);

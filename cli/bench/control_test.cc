@@ -1,4 +1,4 @@
-// The members of `bench control` against a coordinator in this process: their figures are
+// Connects the members of `bench control` to a coordinator in this process. Messages are
 // counted, not timed.
 #include "cli/bench/control.h"
 
@@ -91,7 +91,7 @@ TEST(Pace, WorkTakesNothingFromTheRate) {
   absl::Duration now = absl::Seconds(7);
   Pace pace(now, absl::Milliseconds(10));
   for (int i = 0; i < 100; ++i) {
-    now += absl::Milliseconds(i == 50 ? 95 : 5);  // once it is late
+    now += absl::Milliseconds(i == 50 ? 95 : 5);  // late once
     now += pace.Rest(now);
   }
   EXPECT_EQ(now, absl::Seconds(8)) << "100 times each 10 ms";

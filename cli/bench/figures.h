@@ -1,4 +1,4 @@
-// Figures that all benchmarks print the same way.
+// Statistics that all benchmarks report in the same form.
 #pragma once
 
 #include <vector>
@@ -7,11 +7,11 @@
 
 namespace syncline {
 
-// {"median", "p10", "p90"} of at least one sample, by linear interpolation between
-// closest ranks.
+// Returns {"median", "p10", "p90"}, by linear interpolation between closest ranks.
+// REQUIRES: at least one sample.
 nlohmann::json Quantiles(std::vector<double> samples);
 
-// {"cores", "isa", "copy_gbs"}; measures for a quarter of a second.
+// Returns {"cores", "isa", "copy_gbs"}. Measures for a quarter of a second.
 nlohmann::json MachineFigures();
 
 }  // namespace syncline

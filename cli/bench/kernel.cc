@@ -28,7 +28,7 @@ constexpr uint64_t kMaxParams = uint64_t{1} << 40;
 constexpr int kMaxThreads = 1024;
 constexpr int kMaxRounds = 100'000;
 constexpr size_t kLeastCopyBytes = size_t{1} << 20;
-constexpr size_t kMostCopyBytes = size_t{256} << 20;  // as comm/base/machine.cc
+constexpr size_t kMaxCopyBytes = size_t{256} << 20;  // as in comm/base/machine.cc
 constexpr uint64_t kSamples = 1000;
 constexpr uint64_t kSmallElements = 4096;
 
@@ -50,13 +50,14 @@ absl::Status CheckFlags(const KernelBenchOptions& options) {
                  "--rounds must be in [1, 100000]");
 }
 
-// As much as the kernel of each thread holds: small runs stay quick.
+// Returns as many bytes as each thread's kernel holds, within limits, so that small runs
+// are fast.
 size_t CopyBytes(const KernelBenchOptions& options) {
   return std::clamp<size_t>(options.elements_per_thread() * 16, kLeastCopyBytes,
-                            kMostCopyBytes);
+                            kMaxCopyBytes);
 }
 
-// Two buffers far larger than the caches, with their pages in place.
+// Two buffers, usually larger than the caches, whose pages are mapped.
 class Copy {
  public:
   explicit Copy(size_t bytes)
@@ -68,7 +69,7 @@ class Copy {
   void Run() {
     from_.data()[round_ % from_.size()] = static_cast<std::byte>(round_ + 3);
     StreamCopy(to_.mutable_view(), from_.view());
-    // Also keeps the copy from being optimised away.
+    // This also prevents the compiler from removing the copy.
     SYNCLINE_CHECK(to_.data()[round_ % to_.size()] == static_cast<std::byte>(round_ + 3));
     ++round_;
   }
@@ -84,7 +85,7 @@ double SecondsOf(int threads, const std::function<void(int)>& work) {
   std::vector<std::jthread> others;
   for (int thread = 1; thread < threads; ++thread) others.emplace_back(work, thread);
   work(0);
-  others.clear();  // waits for all
+  others.clear();  // joins all threads
   const auto end = std::chrono::steady_clock::now();
   return std::chrono::duration<double>(end - start).count();
 }
@@ -93,14 +94,14 @@ double SecondsOf(int threads, const std::function<void(int)>& work) {
 
 struct Element {
   double weight = 0;
-  double gradient = 0;  // the same at every step
+  double gradient = 0;  // the same at each step
 };
 
 double LearningRate(const OptimizerSettings& settings) {
   return OptionOr(OptionsOf(settings.name), settings.options, "lr");
 }
 
-// Loshchilov and Hutter (2017), and with coupled decay Kingma and Ba (2014).
+// Adam (Kingma and Ba 2014), or with decoupled decay AdamW (Loshchilov and Hutter 2017).
 double AdamWeight(const OptimizerSettings& settings, Element element, int steps) {
   const std::vector<OptionSpec> specs = OptionsOf(settings.name);
   const auto option = [&](const char* name) {
@@ -121,7 +122,7 @@ double AdamWeight(const OptimizerSettings& settings, Element element, int steps)
   return element.weight;
 }
 
-// Torch's SGD.
+// SGD as in torch.
 double SgdWeight(const OptimizerSettings& settings, Element element, int steps) {
   const std::vector<OptionSpec> specs = OptionsOf(settings.name);
   const auto option = [&](const char* name) {
@@ -140,7 +141,7 @@ double SgdWeight(const OptimizerSettings& settings, Element element, int steps) 
 
 using Reference = double (*)(const OptimizerSettings&, Element, int);
 
-// The loop in double precision for these options; null when there is none.
+// Returns the loop in double precision for these options; null if there is none.
 Reference ReferenceOf(const KernelBench& bench) {
   static constexpr std::array<std::string_view, 6> kAdam = {
       "lr", "weight_decay", "decoupled", "beta1", "beta2", "eps"};
@@ -165,7 +166,7 @@ absl::Status Wrong(uint64_t element, double weight, double expected) {
 
 absl::Status CheckFloat64(const KernelBench& bench, const BenchResult& result,
                           Reference reference) {
-  // FP32 rounds a weight about once in every step.
+  // FP32 rounds a weight about once per step.
   const double tolerance = 1e-6 + 1e-7 * result.steps;
   const uint64_t stride = std::max<uint64_t>(result.elements / kSamples, 1);
   for (uint64_t i = 0; i < result.elements; i += stride) {

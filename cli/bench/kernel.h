@@ -1,11 +1,11 @@
-// What the benchmarks of the servers' arithmetic share: their flags, rounds of a kernel
-// that alternate with copies of memory, and checks of the weights that came out.
+// Shared by the benchmarks of the servers' arithmetic: flags, rounds of a kernel that
+// alternate with copies of memory, and checks of the resulting weights.
 //
 //   SYNCLINE_ASSIGN_OR_RETURN(const KernelBench bench, PrepareKernelBench(options));
 //   const KernelRounds rounds = MeasureRounds(options, [&](int thread) { ... });
 //   Json report = KernelReport(options, rounds, bytes_per_param);
 //
-// Each thread steps a tensor of its own, as the engine threads of a server do.
+// Each thread steps its own tensor, as the engine threads of a server do.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +24,7 @@
 
 namespace syncline {
 
-// Elements of a row of the tensors that are stepped.
+// Number of elements in a row of the benchmarked tensors.
 inline constexpr uint64_t kBenchRow = 1024;
 
 struct KernelBenchOptions {
@@ -38,16 +38,17 @@ struct KernelBenchOptions {
   int rounds = 11;
   bool prints_json = false;
 
-  // Whole rows that each thread steps; all together are `params` or a little more.
+  // Number of elements that each thread steps, in whole rows. All threads together step
+  // `params` or a few more.
   uint64_t elements_per_thread() const;
   uint64_t elements() const { return elements_per_thread() * threads; }
   int steps() const { return warmup + rounds; }
 };
 
-// --option, --state, --out, --params, --threads, --warmup, --rounds and --json.
+// Adds --option, --state, --out, --params, --threads, --warmup, --rounds and --json.
 void AddKernelFlags(CLI::App& app, const std::shared_ptr<KernelBenchOptions>& options);
 
-// What the flags come down to. All refusals are Failure::kUsage.
+// The checked flags. Every refusal is Failure::kUsage.
 struct KernelBench {
   OptimizerSettings settings = {};
   std::unique_ptr<Optimizer> optimizer = {};
@@ -57,13 +58,13 @@ struct KernelBench {
 absl::StatusOr<KernelBench> PrepareKernelBench(const KernelBenchOptions& options,
                                                const CodecRegistry& codecs);
 
-// ResourceExhausted when this machine has less memory than `bytes` and the buffers that
-// are copied between the rounds.
+// Fails with ResourceExhausted if this machine has less memory than `bytes` plus the
+// buffers that are copied between the rounds.
 absl::Status CheckMemory(const KernelBenchOptions& options, double bytes);
 
-// Seconds of each measured round, and bytes read plus written per second, in 1e9, by
-// copies of as many threads between the rounds: the median, so that both figures have
-// seen the same load of the machine.
+// `seconds`: of each measured round. `copy_gbs`: bytes read plus written, in 1e9 per
+// second, by copies in the same number of threads between the rounds. It is the median,
+// so that both values saw the same load of the machine.
 struct KernelRounds {
   std::vector<double> seconds = {};
   double copy_gbs = 0;
@@ -72,30 +73,34 @@ struct KernelRounds {
 KernelRounds MeasureRounds(const KernelBenchOptions& options,
                            const std::function<void(int thread)>& work);
 
-// The part of the report that all kernels have; `bytes_per_param` is what a round has to
-// move.
+// Returns the part of the report that all kernels share. `bytes_per_param`: bytes that a
+// round must move per parameter.
 nlohmann::json KernelReport(const KernelBenchOptions& options, const KernelRounds& rounds,
                             double bytes_per_param);
 
-// ---- Values, and what must come out ----
+// ---- Values and expected results ----
 
-// What element `i` begins with, and what worker `rank` pushes for it at every step: short
-// enough to be exact in BF16 and FP16.
+// The initial weight of element `i`, and the gradient that worker `rank` pushes for it at
+// every step. Both are exact in BF16 and FP16.
 float BenchWeight(uint64_t i);
 float BenchGradient(uint32_t rank, uint64_t i);
 
-// A tensor after a benchmark.
+// The state of a tensor after a benchmark.
 struct BenchResult {
   uint64_t elements = 0;
   int steps = 0;
-  std::function<double(uint64_t)> gradient = {};  // the mean one, the same at each step
+  // Mean over workers, the same at each step.
+  std::function<double(uint64_t)> gradient = {};
   std::function<float(uint64_t)> weight = {};
 };
 
-// How the result was checked, for the report: "float64" against a loop in double
-// precision (sampled elements of adam, adamw and sgd with FP32 state), "small" against
-// the bits of the first elements alone in one strip (other optimizers that look at single
-// elements), "finite" otherwise. DataLoss names the element that is wrong.
+// Checks the result and returns how:
+//   float64   sampled elements, against a loop in double precision (adam, adamw and sgd
+//             with FP32 state)
+//   small     the first elements, bit by bit, against the same steps of a small tensor
+//             (other elementwise optimizers)
+//   finite    no weight is NaN or infinite (all others)
+// Fails with DataLoss, which names the wrong element.
 absl::StatusOr<std::string> CheckResult(const KernelBench& bench,
                                         const BenchResult& result);
 

@@ -120,11 +120,11 @@ TEST(BenchAggregate, RefusesUnknownWiresAndNobodyAtWork) {
   EXPECT_EQ(RunBench({"aggregate", "--workers", "0"}).code, kExitUsage);
 }
 
-// ---- The checks themselves ----
+// ---- Tests of the checks themselves ----
 
 class CheckResultTest : public testing::Test {
  protected:
-  // Two steps of one million weights, with gradient 0.25 in all places.
+  // Checks two steps of one million weights, with gradient 0.25 everywhere.
   absl::StatusOr<std::string> Check(const std::string& optimizer,
                                     std::function<float(uint64_t)> weight) {
     KernelBenchOptions options;

@@ -46,7 +46,7 @@ absl::StatusOr<Json> Measure(const KernelBenchOptions& options) {
       tensor.gradient()[j] = BenchGradient(0, j);
     }
   }
-  // FP32 weights are published from where they are.
+  // FP32 weights are published without encoding.
   const Codec* out = bench.out->id() == CodecId::kFp32 ? nullptr : bench.out;
   const double learning_rate =
       OptionOr(OptionsOf(bench.settings.name), bench.settings.options, "lr");

@@ -1,10 +1,10 @@
-// When something that is due every so often is due next, however long each time takes.
+// Keeps a periodic task at its pace, however long each run takes.
 //
 //   Pace pace(clock.Now(), absl::Milliseconds(10));
 //   for (;;) { Work(); absl::SleepFor(pace.Rest(clock.Now())); }
 //
-// What is late is made up for without a rest, up to a second of it: a machine that stood still
-// is not flooded afterwards. Thread safety: none.
+// Runs that are late follow without a pause, up to one second of them. After a longer
+// standstill the machine is thus not flooded. Thread safety: none.
 #pragma once
 
 #include <algorithm>
@@ -17,7 +17,7 @@ class Pace {
  public:
   Pace(absl::Duration now, absl::Duration every) : every_(every), due_(now) {}
 
-  // After one time, until the next.
+  // Returns the time to sleep after a run.
   absl::Duration Rest(absl::Duration now) {
     due_ = std::max(due_ + every_, now - absl::Seconds(1));
     return std::max(due_ - now, absl::ZeroDuration());

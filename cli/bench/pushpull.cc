@@ -17,6 +17,7 @@
 #include "cli/bench/worker.h"
 #include "cli/launch_plan.h"
 #include "cli/launcher.h"
+#include "cli/scratch_folder.h"
 #include "comm/base/exit_codes.h"
 #include "comm/base/failure.h"
 #include "comm/base/machine.h"
@@ -42,8 +43,8 @@ absl::Status Refused(const std::string& why) {
   return WithFailure(absl::InvalidArgumentError(why), Failure::kUsage);
 }
 
-// More take minutes for a step, and say nothing that fewer would not.
-constexpr uint64_t kMostTensors = 4096;
+// More tensors take minutes per step and show nothing new.
+constexpr uint64_t kMaxTensors = 4096;
 
 absl::Status CheckTensors(const BenchWorkerOptions& worker) {
   if (worker.bytes < 4 || worker.bytes % 4 != 0) {
@@ -53,16 +54,16 @@ absl::Status CheckTensors(const BenchWorkerOptions& worker) {
     return Refused("--tensor-bytes must be a positive multiple of 4 (FP32 elements)");
   }
   const uint64_t tensors = 1 + (worker.bytes - 1) / worker.tensor_bytes;
-  if (tensors <= kMostTensors) return absl::OkStatus();
-  const uint64_t least = 4 * (1 + (worker.bytes - 1) / (4 * kMostTensors));
+  if (tensors <= kMaxTensors) return absl::OkStatus();
+  const uint64_t least = 4 * (1 + (worker.bytes - 1) / (4 * kMaxTensors));
   return Refused(absl::StrCat(
       "--bytes ", worker.bytes, " in tensors of --tensor-bytes ", worker.tensor_bytes,
-      " are ", tensors, " tensors, more than ", kMostTensors, ": give --tensor-bytes ",
+      " are ", tensors, " tensors, more than ", kMaxTensors, ": give --tensor-bytes ",
       least, " or more, or fewer --bytes"));
 }
 
-// Roughly: weights and gradients of each worker; master weights, AdamW's state, a view and
-// the gradients of a step on the servers.
+// Estimates the memory: weights and gradients on each worker; master weights, AdamW's
+// state, a view and the gradients of a step on the servers.
 absl::Status CheckMemory(const BenchOptions& options, std::optional<uint64_t> left) {
   const double copies = 4.0 + 3.0 * options.workers;
   const double needed = copies * static_cast<double>(options.worker.bytes);
@@ -150,8 +151,8 @@ Json Report(const BenchOptions& options, const Json& measured,
             {"warmup", options.worker.warmup},
             {"steps", options.worker.steps}}},
           {"seconds", seconds},
-          // FP32 gradient bytes that each worker exchanges per second; the weights come
-          // back beside.
+          // FP32 bytes of gradients that each worker pushes per second. It receives as
+          // many bytes of weights in addition.
           {"goodput_gbs", bytes / seconds["median"].get<double>() / 1e9},
           {"cpu_seconds", cpu_seconds},
           {"processes", processes},
@@ -198,19 +199,15 @@ void Print(const Json& report) {
   }
 }
 
-// Null where it was interrupted: `code` says by what.
+// Returns null if a signal interrupted the run; `code` is then its exit code.
 absl::StatusOr<Json> Measure(BenchOptions options, int& code) {
   std::error_code error;
   const std::filesystem::path self =
       std::filesystem::read_symlink("/proc/self/exe", error);
   if (error) return absl::InternalError("cannot find this program; is /proc mounted?");
-  std::string pattern =
-      (std::filesystem::temp_directory_path(error) / "syncline-bench-XXXXXX").string();
-  if (mkdtemp(pattern.data()) == nullptr) {
-    return absl::PermissionDeniedError(absl::StrCat("cannot make a directory ", pattern,
-                                                    "; set TMPDIR to a writable one"));
-  }
-  options.worker.report = pattern + "/report.json";
+  SYNCLINE_ASSIGN_OR_RETURN(const std::string folder,
+                            MakeScratchFolder("syncline-bench-"));
+  options.worker.report = folder + "/report.json";
   RunOptions run;
   run.program = WorkerCommand(self.string(), options.worker);
   run.workers = options.workers;
@@ -225,7 +222,7 @@ absl::StatusOr<Json> Measure(BenchOptions options, int& code) {
   Launcher launcher(run, std::move(plan), self.string());
   const absl::StatusOr<int> ended = launcher.Run();
   const Json measured = Json::parse(std::ifstream(options.worker.report), nullptr, false);
-  std::filesystem::remove_all(pattern, error);
+  std::filesystem::remove_all(folder, error);
   SYNCLINE_ASSIGN_OR_RETURN(code, ended);
   if (code != kExitDone) return Json();
   if (measured.is_discarded()) return absl::InternalError("worker 0 left no report");
@@ -237,7 +234,7 @@ absl::StatusOr<int> BenchPushPull(const BenchOptions& options) {
   int code = kExitDone;
   SYNCLINE_ASSIGN_OR_RETURN(const Json report, Measure(options, code));
   if (report.is_null()) {
-    Launcher::Say("bench pushpull was interrupted: it has no figures");
+    Launcher::Say("bench pushpull was interrupted: it has no results");
     return code;
   }
   if (options.prints_json) {
@@ -254,20 +251,21 @@ void AddWorkerFlags(CLI::App& app, BenchWorkerOptions& worker) {
   app.add_option("--tensor-bytes", worker.tensor_bytes, "FP32 bytes of each tensor")
       ->capture_default_str();
   app.add_option("--steps", worker.steps, "Steps that are timed")->capture_default_str();
-  app.add_option("--warmup", worker.warmup, "Steps before that")->capture_default_str();
+  app.add_option("--warmup", worker.warmup, "Steps before those, which are not timed")
+      ->capture_default_str();
   app.add_option("--codec", worker.codec,
-                 "On the wire, both ways: fp32, int8, topk:ratio=0.01, ...")
+                 "Codec of both directions: fp32, int8, topk:ratio=0.01, ...")
       ->capture_default_str();
   app.add_option("--optimizer", worker.optimizer, "sgd or adamw")->capture_default_str();
   app.add_option("--dtype", worker.dtype,
-                 "Of the program's gradients and weights: fp32, bf16 or fp16")
+                 "Type of the program's gradients and weights: fp32, bf16 or fp16")
       ->capture_default_str();
-  app.add_flag("--lend,!--no-lend", worker.lends,
-               "Gradients in memory that servers read where it lies "
-               "(Session::AllocateTensor)");
+  app.add_flag(
+      "--lend,!--no-lend", worker.lends,
+      "Keep gradients in memory that servers read in place (Session::AllocateTensor)");
   app.add_flag("--gpu,!--no-gpu", worker.on_gpu,
-               "Weights and gradients in the memory of CUDA device 0, which encodes and "
-               "decodes");
+               "Keep weights and gradients in the memory of CUDA device 0, which encodes "
+               "and decodes");
 }
 
 }  // namespace
@@ -290,8 +288,7 @@ void AddBenchPushPull(CLI::App& bench, Command* selected) {
   CLI::App* worker =
       bench.add_subcommand("pushpull-worker", "One worker of pushpull")->group("");
   AddWorkerFlags(*worker, options->worker);
-  worker->add_option("--report", options->worker.report,
-                     "Where rank 0 writes its figures");
+  worker->add_option("--report", options->worker.report, "File for rank 0's report");
   worker->callback([options, selected] {
     *selected = [options]() -> absl::StatusOr<int> {
       SYNCLINE_RETURN_IF_ERROR(RunBenchWorker(options->worker));

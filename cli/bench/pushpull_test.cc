@@ -18,7 +18,7 @@ using ::testing::HasSubstr;
 
 constexpr std::array<AddCommand, 1> kCommands = {AddBench};
 
-// Of flags that are refused before anything starts.
+// Returns the error of flags that are refused before anything starts.
 std::string Refusal(std::vector<const char*> flags) {
   flags.insert(flags.begin(), {"syncline", "bench", "pushpull"});
   testing::internal::CaptureStderr();

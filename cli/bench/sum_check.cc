@@ -10,15 +10,16 @@
 namespace syncline {
 namespace {
 
-constexpr uint32_t kSteps = 4;  // with gradients; those after them push zeros
-// A quarter of it is enough for what is chosen by size; what is chosen at random needs
-// ln(elements) / ratio steps, once for gradients and once for weights.
+constexpr uint32_t kSteps = 4;  // with gradients; the later ones push zeros
+// Rounds of 1 / ratio steps until all must have arrived. A quarter is enough if values
+// are chosen by size. A random choice needs ln(elements) / ratio steps, once for the
+// gradients and once for the weights.
 constexpr double kRoundsOfAll = 64;
 constexpr double kLeastRatio = 1e-3;
-constexpr double kTolerance = 1e-5;  // FP32 sums in another order
+constexpr double kTolerance = 1e-5;  // allows another order of FP32 sums
 
-// Multiples of 2^-6 below 1/2 that differ from element to element, rank to rank and step to
-// step: no two of a tile's largest are alike, and sums are exact.
+// Multiples of 2^-6 below 1/2, which differ between elements, ranks and steps. So the
+// largest values of a tile differ, and sums are exact.
 float GradientAt(uint32_t rank, uint32_t step, size_t element) {
   const size_t mixed = element * 31 + rank * size_t{17} + step * size_t{7};
   return (static_cast<float>(mixed % 61) - 30) / 64;
@@ -36,7 +37,7 @@ std::vector<double> ExpectedWeights(uint32_t workers, size_t elements) {
   return expected;
 }
 
-// The first weight that is not as expected; their number if all are.
+// Returns the index of the first wrong weight; weights.size() if all are right.
 size_t FirstWrong(std::span<const float> weights, const std::vector<double>& expected) {
   size_t i = 0;
   while (i < weights.size() && std::abs(weights[i] - expected[i]) <= kTolerance) ++i;
@@ -70,9 +71,9 @@ absl::Status CheckSum(const SumCheck& check, std::span<const float> weights,
     if (wrong == weights.size()) return absl::OkStatus();
   }
   return absl::DataLossError(absl::StrCat(
-      "weight ", wrong, " is ", weights[wrong], " where all that was pushed makes ",
+      "weight ", wrong, " is ", weights[wrong], ", but the pushed gradients give ",
       expected[wrong], ", ", limit - kSteps,
-      " steps after the last gradient: the codec does not keep what it promises"));
+      " steps after the last gradient: the codec breaks its promise"));
 }
 
 }  // namespace syncline

@@ -16,10 +16,10 @@ using ::testing::HasSubstr;
 constexpr size_t kElements = 100;
 constexpr size_t kSent = 10;
 
-// One worker's SGD whose gradients lose all but the ten largest of each step.
+// SGD of one worker that sends only the ten largest gradients of each step.
 struct NaiveTopK {
-  double keeps = 1;  // of what was not sent
-  float sends = 1;   // of what was
+  double keeps = 1;  // factor of what is kept of unsent values
+  float sends = 1;   // factor of sent values
   std::vector<float> weights = std::vector<float>(kElements);
   std::vector<float> kept = std::vector<float>(kElements);
 
@@ -52,7 +52,7 @@ TEST(SumCheck, FindsWhatIsForgotten) {
   NaiveTopK codec = {.keeps = 0.5};
   const absl::Status status = codec.Check();
   EXPECT_TRUE(absl::IsDataLoss(status)) << status;
-  EXPECT_THAT(std::string(status.message()), HasSubstr("all that was pushed makes"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("the pushed gradients give"));
 }
 
 TEST(SumCheck, FindsValuesThatAreNotExact) {

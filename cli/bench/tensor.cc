@@ -10,14 +10,14 @@ namespace syncline {
 namespace {
 
 constexpr uint64_t kColumns = 1024;
-constexpr uint64_t kStripElements = 4096;  // as server/shard/step.cc
+constexpr uint64_t kStripElements = 4096;  // as in server/shard/step.cc
 
 TensorShape ShapeOf(uint64_t elements) {
   if (elements % kColumns != 0) return TensorShape(std::array{elements});
   return TensorShape(std::array{elements / kColumns, kColumns});
 }
 
-// Whole pages are there before the clock runs.
+// Touches all pages, so that they are mapped before the clock runs.
 Buffer Zeroed(size_t bytes) {
   Buffer buffer = Buffer::Allocate(bytes);
   if (bytes > 0) std::memset(buffer.data(), 0, bytes);

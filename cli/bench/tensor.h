@@ -1,5 +1,5 @@
-// One tensor with its optimizer state in this process's memory, stepped strip by strip as
-// a shard does it, but for the sum of contributions: its gradient is there already.
+// A tensor with its optimizer state in this process's memory. It is stepped strip by
+// strip as in a shard, but without the sum of contributions: the gradient is given.
 //
 // Thread safety: none; each benchmark thread has its own.
 #pragma once
@@ -18,26 +18,27 @@ namespace syncline {
 
 class BenchTensor {
  public:
-  // A matrix with rows of 1,024 if `elements` is a multiple of that. `optimizer` outlives
-  // the tensor. Weights and gradient are left to the caller; state is zero.
+  // Makes a matrix with rows of 1,024 elements if `elements` is a multiple of that.
+  // `optimizer` must outlive the tensor. The caller sets weights and gradient; state is
+  // zero.
   BenchTensor(const Optimizer& optimizer, StateType state, uint64_t elements);
 
   std::span<float> gradient() { return Floats(gradient_); }
   std::span<float> master() { return Floats(master_); }
 
-  // One update with all rounds that the optimizer asks for. The new weights are also
-  // encoded by `out`, unless it is null.
+  // Makes one update, with all reductions that the optimizer needs. Also encodes the new
+  // weights with `out`, unless it is null.
   void Step(double learning_rate, const Codec* out);
 
-  // What one update has to move for each element, its rounds of figures not counted:
-  // the gradient read, weights and state read and written.
+  // Returns the bytes that one update must move per element, without reductions: the
+  // gradient is read, weights and state are read and written.
   double bytes_per_element() const;
 
  private:
   struct Slot {
     StoredSlot stored = {};  // in `memory`
     Buffer memory = {};
-    Buffer scratch = {};  // one tile of FP32, unless it is stored so
+    Buffer scratch = {};  // one tile in FP32; empty if the state is FP32
   };
 
   static std::span<float> Floats(const Buffer& buffer);
@@ -50,7 +51,7 @@ class BenchTensor {
   Buffer gradient_;
   Buffer master_;
   std::vector<Slot> slots_ = {};
-  std::vector<float*> pointers_ = {};  // of the open strip's state
+  std::vector<float*> pointers_ = {};  // to the state of the open strip
   std::vector<float> factors_ = {};
   std::vector<double> figures_ = {};
   std::vector<double> job_memory_ = {};

@@ -27,7 +27,7 @@ constexpr double kLearningRate = 1e-3;
 constexpr double kMomentum = 0.9;
 constexpr float kInitialWeight = 1.0f;
 
-// In the program's own type.
+// Memory of a tensor, in the program's type.
 struct BenchMemory {
   std::shared_ptr<void> data;
   size_t elements = 0;
@@ -61,8 +61,8 @@ struct Model {
   std::vector<TensorId> ids;
 };
 
-// Every element of a worker's gradient is the same: the mean over ranks 0..n-1 of 0.25 *
-// (rank + 1).
+// Returns the value of every element of this worker's gradient: 0.25 * (rank + 1). The
+// servers take the mean over all ranks.
 float GradientOf(uint32_t rank) { return 0.25f * static_cast<float>(rank + 1); }
 
 absl::StatusOr<Model> MakeModel(const BenchWorkerOptions& options, Session& session) {
@@ -105,17 +105,17 @@ absl::Status DeclareAll(Session& session, Model& model) {
   return absl::OkStatus();
 }
 
-// Steps of fewer workers are other steps: neither their times nor their sums are asked for.
+// Steps with fewer workers are different steps, so neither their times nor their sums are
+// reported.
 absl::Status CheckMembers(const Session& session) {
   const uint32_t members = session.Stats().members;
   if (members >= session.world_size()) return absl::OkStatus();
   return WithFailure(
-      absl::UnavailableError(
-          absl::StrCat("only ", members, " of ", session.world_size(),
-                       " workers are left at step ", session.step(),
-                       ": the others died or were dropped, as their logs and the "
-                       "coordinator's say; no "
-                       "figures of fewer workers are reported: run the benchmark again")),
+      absl::UnavailableError(absl::StrCat(
+          "only ", members, " of ", session.world_size(), " workers are left at step ",
+          session.step(),
+          ": the others died or were dropped, as their logs and the coordinator's say; "
+          "results with fewer workers are not reported: run the benchmark again")),
       Failure::kRetryable);
 }
 
@@ -129,8 +129,8 @@ absl::Status Step(Session& session, const Model& model) {
   return session.WaitAll();
 }
 
-// The weight after `steps` equal gradients, in float64 (Loshchilov & Hutter 2019; torch's
-// SGD).
+// Returns the weight after `steps` equal gradients, in float64 (Loshchilov & Hutter 2019;
+// torch's SGD).
 double ExpectedWeight(const std::string& optimizer, double gradient, int steps) {
   double weight = kInitialWeight;
   double first = 0, second = 0;
@@ -149,14 +149,14 @@ double ExpectedWeight(const std::string& optimizer, double gradient, int steps) 
   return weight;
 }
 
-// Tensors of equal values arrive as they are. Others leave what they do not send for later
-// steps, or send what is right in the mean alone.
+// Returns whether tensors of equal values, as this benchmark has, arrive unchanged. Other
+// codecs send some values in later steps, or are right only in the mean.
 bool SendsAllValues(const std::string& codec) {
   constexpr std::string_view kNames[] = {"fp32", "bf16", "fp16", "int8", "onebit"};
   return std::ranges::count(kNames, codec.substr(0, codec.find(':'))) > 0;
 }
 
-// All gradients are positive, so weights fall, however much of them is still on its way.
+// All gradients are positive, so weights must fall, even if values are still missing.
 absl::Status CheckDirection(const BenchWorkerOptions& options, const Model& model) {
   double sum = 0;
   size_t elements = 0;
@@ -165,7 +165,8 @@ absl::Status CheckDirection(const BenchWorkerOptions& options, const Model& mode
     elements += tensor.elements;
   }
   const double mean = sum / static_cast<double>(elements);
-  // A few steps may be less than narrow types, or a codec's threshold, tell apart.
+  // A few steps may change less than a narrow type, or a codec's threshold, can
+  // represent.
   const bool must_move = options.dtype == "fp32" && CheckedOf(options.codec) == "sums";
   if (must_move ? mean < kInitialWeight : mean <= kInitialWeight) return absl::OkStatus();
   return absl::DataLossError(
@@ -181,7 +182,7 @@ absl::Status CheckWeights(const BenchWorkerOptions& options, const Model& model,
   for (uint32_t rank = 0; rank < workers; ++rank) gradient += GradientOf(rank) / workers;
   const double expected =
       ExpectedWeight(options.optimizer, gradient, options.warmup + options.steps);
-  // FP32 rounds once per step; BF16 keeps 8 bits of what is published.
+  // FP32 rounds once per step; BF16 keeps 8 bits of the published weights.
   const bool is_exact = options.codec == "fp32" && options.dtype == "fp32";
   const double tolerance =
       is_exact ? 1e-5 + 1e-7 * (options.warmup + options.steps) : 8e-3;
@@ -220,8 +221,8 @@ SessionOptions Configured(SessionOptions session, const BenchWorkerOptions& opti
   return session;
 }
 
-// Its times in seconds. Members are looked at where all of them must still be there: none
-// leaves before the last step, nor between two barriers.
+// Returns the seconds of each step. Members are counted only while all must be present:
+// none leaves before the last step, or between two barriers.
 absl::StatusOr<std::vector<double>> TimeSteps(const BenchWorkerOptions& options,
                                               Session& session, const Model& model) {
   std::vector<double> seconds;
@@ -238,7 +239,7 @@ absl::StatusOr<std::vector<double>> TimeSteps(const BenchWorkerOptions& options,
   return seconds;
 }
 
-// In a job of its own: plain SGD on one tensor that is large enough to be compressed.
+// Runs a second job: plain SGD on one tensor that is large enough to be compressed.
 absl::Status CheckSumOf(const Transfer& transfer, SessionOptions options) {
   constexpr uint64_t kColumns = 1024;
   const uint64_t rows =
@@ -278,7 +279,7 @@ absl::StatusOr<DType> BenchDType(const std::string& name) {
   if (name == "bf16") return DType::kBf16;
   if (name == "fp16") return DType::kF16;
   return WithFailure(absl::InvalidArgumentError(absl::StrCat(
-                         "'", name, "' is no element type; fp32, bf16 and fp16 are")),
+                         "'", name, "' is not an element type; fp32, bf16 and fp16 are")),
                      Failure::kUsage);
 }
 

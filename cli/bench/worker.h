@@ -12,29 +12,34 @@
 namespace syncline {
 
 struct BenchWorkerOptions {
-  uint64_t bytes = 0;         // of FP32 gradients
+  uint64_t bytes = 0;         // total of all gradients, in FP32
   uint64_t tensor_bytes = 0;  // size of each tensor; the last may be smaller
   int warmup = 3;
   int steps = 20;
   std::string codec = "fp32";
   std::string optimizer = "adamw";
-  std::string dtype = "fp32";  // of the program's weights and gradients; bf16, fp16
-  bool lends = false;          // gradients lie in Session::AllocateTensor's memory
-  bool on_gpu = false;         // weights and gradients lie in the memory of CUDA device 0
-  // Where rank 0 writes {"seconds": [...], "bytes_pushed", "bytes_pulled", "checked"}.
+  // Type of the program's weights and gradients: fp32, bf16 or fp16.
+  std::string dtype = "fp32";
+  bool lends = false;   // gradients are in memory of Session::AllocateTensor
+  bool on_gpu = false;  // weights and gradients are in memory of CUDA device 0
+  // Path where rank 0 writes {"seconds": [...], "bytes_pushed", "bytes_pulled",
+  // "checked"}.
   std::string report = {};
 };
 
-// InvalidArgument (Failure::kUsage) for a name that is none.
+// Fails with InvalidArgument (Failure::kUsage) for an unknown name.
 absl::StatusOr<DType> BenchDType(const std::string& name);
 
-// What of the result is checked, by codec: "weights" (each one is what the optimizer makes
-// of the gradients), "sums" (weights move with the gradients, and a second job shows that
-// what the codec leaves out arrives later, exactly), or "direction" (the first of these).
+// Returns which check the codec allows:
+//   weights     each weight equals what the optimizer makes of the gradients
+//   sums        weights move in the right direction, and a second job shows that values
+//               left out of one step arrive exactly in later ones
+//   direction   only the first of these two
 std::string CheckedOf(const std::string& codec);
 
-// Joins the job of the environment, pushes and pulls, checks the result. DataLoss when it
-// is wrong; Unavailable (Failure::kRetryable) when a worker was lost on the way.
+// Joins the job that the environment names, pushes and pulls, and checks the result.
+// Fails with DataLoss if the result is wrong, and with Unavailable (Failure::kRetryable)
+// if a worker was lost.
 absl::Status RunBenchWorker(const BenchWorkerOptions& options);
 
 }  // namespace syncline

@@ -1,11 +1,10 @@
-// Lets ThreadSanitizer see abseil's locks.
+// Tells ThreadSanitizer about abseil's locks.
 //
-// The distribution's abseil is not instrumented: its locks are atomics that
-// ThreadSanitizer never sees, so every variable guarded by an absl::Mutex looks like a
-// race. The definitions below take the place of the library's (a program's symbols come
-// before those of its shared libraries, also for calls from gRPC), tell ThreadSanitizer
-// what happens, and call the library. They are what abseil itself does when it is
-// compiled with -fsanitize=thread.
+// The distribution's abseil is not instrumented. Its locks are atomics that
+// ThreadSanitizer does not see, so every variable guarded by an absl::Mutex looks like a
+// race. The definitions below replace the library's: a program's symbols come before
+// those of its shared libraries, also for calls from gRPC. They inform ThreadSanitizer,
+// and call the library. abseil does the same if it is compiled with -fsanitize=thread.
 //
 // Between pre_* and post_* ThreadSanitizer ignores memory accesses, which also covers the
 // conditions that abseil evaluates on behalf of other threads while it unlocks.
@@ -37,12 +36,12 @@ Fn* Library(const char* suffix, const char* prefix = "_ZN") {
 #endif
   void* const found = dlsym(RTLD_NEXT, (symbol + suffix).c_str());
   if (found == nullptr)
-    __builtin_trap();  // Another abseil than this file was written for.
+    __builtin_trap();  // this file was written for another version of abseil
   return reinterpret_cast<Fn*>(found);
 }
 
-// The library's functions call each other through the definitions below: only the
-// outermost speaks for the caller.
+// The library's functions call each other through the definitions below. Only the
+// outermost call informs ThreadSanitizer.
 thread_local int depth = 0;
 
 template <typename Call>
@@ -53,8 +52,8 @@ auto Inside(Call call) {
   return result;
 }
 
-// `call` returns whether it has taken the lock; `flags` has the kind, and whether it only
-// tries.
+// Takes a lock by `call`, which returns whether it has taken it. `flags` has the kind of
+// the lock, and whether the call only tries.
 template <typename Call>
 bool Acquire(absl::Mutex* mu, unsigned flags, Call call) {
   if (depth > 0) return call();
@@ -72,9 +71,9 @@ void Release(absl::Mutex* mu, unsigned flags, Call call) {
   __tsan_mutex_post_unlock(mu, flags);
 }
 
-// A wait gives the lock up and takes it again. Waits are taken as writers': abseil does
-// not say which kind is held, and this tree holds reader locks nowhere across a wait.
-// Returns what `call` returns.
+// Releases the lock for a wait, and takes it again. Returns what `call` returns. Every
+// wait counts as a writer's: abseil does not say which kind is held, and this tree never
+// waits with a reader lock.
 template <typename Call>
 bool Wait(absl::Mutex* mu, Call call) {
   if (depth > 0) return call();

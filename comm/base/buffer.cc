@@ -14,7 +14,7 @@
 namespace syncline {
 namespace {
 
-// Below this, malloc's own caches are as good and nothing is gained by keeping pages.
+// Smaller buffers come from malloc: its own caches are as good for them.
 constexpr size_t kSmallestPooledBytes = 4096;
 
 size_t RoundUp(size_t value, size_t multiple) {
@@ -29,8 +29,8 @@ std::byte* AllocateAligned(size_t bytes) {
 
 void Free(std::byte* memory) { std::free(memory); }
 
-// Sizes a quarter of a power of two apart: at most 25 % is wasted, and a full FP32 block
-// with its headers (a little over 4 MiB) takes 5 MiB and not 8.
+// Rounds up to sizes that are a quarter of a power of two apart. At most 25 % is wasted,
+// and a full FP32 block with its headers (a little over 4 MiB) takes 5 MiB instead of 8.
 size_t PooledBytes(size_t bytes) {
   return RoundUp(bytes, std::max(std::bit_floor(bytes) / 4, kSmallestPooledBytes / 4));
 }
@@ -70,8 +70,8 @@ void Landed::CopyTo(std::byte* out) const {
   if (body.size > 0) std::memcpy(out + head.size, body.data, body.size);
 }
 
-// The idle memory of one pool. Buffers in flight refer to it weakly: when the pool is
-// gone, they go back to the allocator.
+// The idle memory of one pool. Buffers in use refer to it weakly: if the pool is gone,
+// they return to the allocator.
 struct BufferPool::Shelf {
   explicit Shelf(size_t max_idle_bytes) : max_idle_bytes(max_idle_bytes) {}
   ~Shelf() {

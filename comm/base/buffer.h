@@ -1,4 +1,5 @@
-// Bytes that travel: aligned, shared between the messages in flight that refer to them.
+// Byte buffers for messages: aligned, and shared by the messages in flight that refer to
+// them.
 //
 // Thread safety: a Buffer handle is like a shared_ptr: distinct handles may be used and
 // released on distinct threads; the bytes are written by one thread before the handle is
@@ -30,7 +31,7 @@ class Buffer {
  public:
   Buffer() = default;
 
-  // Fresh, uninitialised memory of `bytes`, aligned to kBufferAlignment.
+  // Returns new, uninitialised memory of `bytes`, aligned to kBufferAlignment.
   static Buffer Allocate(size_t bytes);
   static Buffer CopyOf(ByteView bytes);
 
@@ -50,8 +51,8 @@ class Buffer {
   size_t size_ = 0;
 };
 
-// A read-only piece of memory to be sent. `owner` keeps it alive; when it is null,
-// whoever made the slice promises that the bytes stay put until the send is done.
+// A read-only piece of memory to be sent. `owner` keeps it alive. If it is null, the
+// creator of the slice guarantees that the bytes stay unchanged until the send is done.
 struct Slice {
   const std::byte* data = nullptr;
   size_t size = 0;
@@ -66,16 +67,16 @@ struct Slice {
   static Slice Borrowed(ByteView bytes) { return {bytes.data(), bytes.size(), nullptr}; }
 };
 
-// What one message carries: the concatenation of its slices.
+// The contents of one message: the concatenation of its slices.
 using Payload = std::vector<Slice>;
 
 size_t PayloadBytes(const Payload& payload);
 
-// The payload as one contiguous buffer (a copy).
+// Returns the payload as one contiguous buffer (a copy).
 Buffer Gather(const Payload& payload);
 
-// What one message carried, where it landed: `head`, then `body`. There is a head only where
-// the sender lent memory of its program as the body, which has no room for it.
+// The contents of a received message: `head`, then `body`. There is a head only if the
+// sender lent its program's memory as the body, which has no room for the head.
 struct Landed {
   Landed() = default;
   // NOLINTNEXTLINE(google-explicit-constructor)
@@ -83,16 +84,15 @@ struct Landed {
   Landed(Slice head, Slice body) : head(std::move(head)), body(std::move(body)) {}
 
   size_t size() const { return head.size + body.size; }
-  // To memory of size() bytes.
+  // Copies all bytes to `out`, which has size() bytes.
   void CopyTo(std::byte* out) const;
 
   Slice head;
   Slice body;
 };
 
-// Recycles large buffers by size class, so that steady state neither allocates nor
-// touches fresh pages. Keeps at most `max_idle_bytes` for reuse; what is above goes back
-// to the allocator.
+// Recycles large buffers by size class, so that the steady state neither allocates nor
+// touches new pages. Keeps at most `max_idle_bytes` for reuse and frees the rest.
 class BufferPool {
  public:
   explicit BufferPool(size_t max_idle_bytes);

@@ -23,14 +23,15 @@ constexpr std::array<std::pair<const char*, double>, 10> kUnits = {
      {"Mi", kKi* kKi},
      {"Gi", kKi* kKi* kKi},
      {"Ti", kKi* kKi* kKi* kKi}}};
-// Far above any machine, and exact as a double.
+// Far above the memory of any machine, and exact as a double.
 constexpr double kMost = 1e15;
 
 }  // namespace
 
 absl::StatusOr<uint64_t> ParseByteSize(std::string_view written) {
-  const absl::Status wrong = absl::InvalidArgumentError(absl::StrCat(
-      "'", std::string(written), "' is no amount of memory; write 8GiB, 512Mi or 16G"));
+  const absl::Status wrong = absl::InvalidArgumentError(
+      absl::StrCat("'", std::string(written),
+                   "' is not an amount of memory; write 8GiB, 512Mi or 16G"));
   const size_t digits = written.find_first_not_of("0123456789.");
   const std::string_view number = written.substr(0, digits);
   std::string unit(digits == std::string_view::npos ? "" : written.substr(digits));

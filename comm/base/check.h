@@ -1,6 +1,6 @@
-// CHECK: a broken invariant is a bug of ours, and a process with a bug must not touch
-// weights. Prints where and why, then aborts. Never used on input that comes from
-// outside.
+// CHECK for invariants, whose violation is a bug in Syncline: a process with a bug must
+// not change weights. It prints the place and the condition, and aborts. It must never be
+// used on external input.
 #pragma once
 
 namespace syncline {

@@ -1,9 +1,9 @@
-// How far another process's clock is ahead of ours, from questions and their answers, as
-// NTP finds it (RFC 5905, section 8, where the answer comes at once): it showed `theirs`
-// at some time between question and answer, so with
+// Estimates how far another process's clock is ahead of ours, from questions and answers,
+// as in NTP (RFC 5905, section 8, for immediate answers). The peer's clock showed
+// `theirs` between question and answer, so with
 //   offset = theirs - (asked + answered) / 2     the error is at most (answered - asked) / 2,
-// whatever each way took. Clocks drift: the bound of a sample grows with its age, and the
-// one with the least bound counts.
+// however the time divides between the two directions. Clocks drift, so the bound of a
+// sample grows with its age. The sample with the smallest bound is used.
 //
 // Pure; times come from the caller. Not thread-safe.
 #pragma once
@@ -24,17 +24,17 @@ class ClockOffset {
 
   struct Reading {
     absl::Duration offset;  // theirs minus ours
-    absl::Duration error;   // at most so much, either way
+    absl::Duration error;   // bound in either direction
   };
 
-  // Question numbers grow.
+  // Question numbers must increase.
   void Asked(uint64_t question, absl::Duration now) {
     asked_.push_back({question, now});
     if (asked_.size() > kKept) asked_.pop_front();
   }
 
-  // Their clock showed `theirs` after the question came and before the answer left; zero:
-  // they did not say.
+  // Records an answer. `theirs`: the peer's clock between receiving the question and
+  // answering it; zero: not given.
   void Answered(uint64_t question, absl::Duration theirs, absl::Duration now) {
     while (!asked_.empty() && asked_.front().question < question) asked_.pop_front();
     if (asked_.empty() || asked_.front().question != question) return;
@@ -45,7 +45,7 @@ class ClockOffset {
     if (samples_.size() > kKept) samples_.pop_front();
   }
 
-  // Nothing before the first answer.
+  // Returns nullopt before the first answer.
   std::optional<Reading> At(absl::Duration now) const {
     std::optional<Reading> best;
     for (const Sample& sample : samples_) {

@@ -64,9 +64,9 @@ TEST(ClockOffset, AnswersToNoQuestionCountForNothing) {
   offset.Answered(1, kAhead, absl::Seconds(2));
   EXPECT_FALSE(offset.At(absl::Seconds(2)));
   offset.Answered(2, absl::Seconds(1) + kAhead, absl::Seconds(2));
-  offset.Answered(2, absl::Seconds(9), absl::Seconds(2));  // said twice
+  offset.Answered(2, absl::Seconds(9), absl::Seconds(2));  // answered twice
   offset.Asked(3, absl::Seconds(2));
-  offset.Answered(3, absl::ZeroDuration(), absl::Seconds(2));  // of an older version
+  offset.Answered(3, absl::ZeroDuration(), absl::Seconds(2));  // from an older version
   ASSERT_TRUE(offset.At(absl::Seconds(2)));
   EXPECT_EQ(offset.At(absl::Seconds(2))->offset, kAhead - absl::Seconds(0.5));
 }

@@ -1,5 +1,5 @@
-// What workers push at which update of a job: known to both sides in advance, so that no
-// message has to say it.
+// The kind of values that workers push at each update of a job. Both sides know it in
+// advance, so messages do not contain it.
 #pragma once
 
 #include <cstdint>

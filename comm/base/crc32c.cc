@@ -25,7 +25,7 @@ uint64_t LoadLittleEndian64(const std::byte* bytes) {
   return value;
 }
 
-// kSlices[k][b]: the register after byte b and k bytes of zeros ("slicing by 8").
+// kSlices[k][b] is the register after byte b and k zero bytes ("slicing by 8").
 using SliceTables = std::array<std::array<uint32_t, 256>, 8>;
 constexpr SliceTables MakeSliceTables() {
   SliceTables tables{};
@@ -64,9 +64,9 @@ constexpr uint32_t PowerOfX(size_t exponent) {
   return value;
 }
 
-// state * x^(8 * kZeroBytes): what `kZeroBytes` zeros make of a state. The carry-less
-// product of two bit-reversed registers is short of one x, and the crc32 instruction
-// multiplies by x^32 while it reduces, hence the 33.
+// Computes state * x^(8 * kZeroBytes): the state after `kZeroBytes` zero bytes. The
+// exponent has -33 for two reasons: the carry-less product of two bit-reversed registers
+// lacks one factor x, and the crc32 instruction multiplies by x^32 while it reduces.
 template <size_t kZeroBytes>
 __attribute__((target("sse4.2,pclmul"))) inline uint32_t SkipZeros(uint64_t state) {
   constexpr uint32_t kFactor = PowerOfX(8 * kZeroBytes - 33);
@@ -77,7 +77,7 @@ __attribute__((target("sse4.2,pclmul"))) inline uint32_t SkipZeros(uint64_t stat
       _mm_crc32_u64(0, static_cast<uint64_t>(_mm_cvtsi128_si64(product))));
 }
 
-// Takes 3 * kStreamBytes at a time while there are as many.
+// Processes 3 * kStreamBytes at a time, as long as there are enough bytes.
 template <size_t kStreamBytes>
 __attribute__((target("sse4.2,pclmul"))) inline uint64_t ExtendThreeStreams(
     uint64_t state, ByteView& bytes) {
@@ -98,7 +98,7 @@ __attribute__((target("sse4.2,pclmul"))) inline uint64_t ExtendThreeStreams(
 
 __attribute__((target("sse4.2,pclmul"))) uint32_t ExtendSse42(uint32_t state,
                                                               ByteView bytes) {
-  // Long streams for tiles, short ones for what is left of them.
+  // Long streams for most of a tile, short ones for the rest.
   uint64_t wide = ExtendThreeStreams<4096>(state, bytes);
   wide = ExtendThreeStreams<256>(wide, bytes);
   const std::byte* in = bytes.data();

@@ -10,7 +10,7 @@
 namespace syncline {
 namespace {
 
-// One bit at a time, straight from the definition.
+// One bit at a time, directly from the definition.
 uint32_t Oracle(ByteView bytes) {
   uint32_t state = 0xffffffffu;
   for (std::byte byte : bytes) {

@@ -1,16 +1,17 @@
-// Descriptors (ulimit -n) that a process has left, for those that take connections in.
+// Limits of file descriptors (ulimit -n), for code that accepts connections.
 #pragma once
 
 #include <cstdint>
 
 namespace syncline {
 
-// How many this process may have: RLIMIT_NOFILE.
+// Returns the limit of this process, RLIMIT_NOFILE.
 uint64_t MostDescriptors();
-// From this descriptor on the process has few left, the last eighth, which is for everything
-// but new connections: the kernel gives the lowest first.
+// Returns the first descriptor of the last eighth. The kernel assigns the lowest free
+// one, so from this descriptor on the process has few left. They are for everything
+// except new connections.
 int FirstOfTheLast();
-// Whether `error`, an errno of accept, is a lack of the host's that may end.
+// Returns true if `error`, an errno of accept, is a shortage of the host that may end.
 bool IsShortOfDescriptors(int error);
 
 }  // namespace syncline

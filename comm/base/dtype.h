@@ -13,9 +13,9 @@ enum class DType : uint8_t { kF32 = 1, kBf16 = 2, kF16 = 3 };
 
 constexpr size_t DTypeBytes(DType dtype) { return dtype == DType::kF32 ? 4 : 2; }
 
-// Round to nearest even; a NaN stays a quiet NaN of the same sign (a plain rounding add
-// would turn some NaNs into infinity). The scalar reference for all BF16 kernels, CPU and
-// CUDA.
+// Rounds to nearest even. A NaN stays a quiet NaN of the same sign (a plain rounding add
+// would turn some NaNs into infinity). This is the scalar reference for all BF16 kernels,
+// CPU and CUDA.
 inline uint16_t Bf16FromFloat(float value) {
   const uint32_t bits = std::bit_cast<uint32_t>(value);
   if ((bits & 0x7fffffffu) > 0x7f800000u)
@@ -30,9 +30,9 @@ inline float FloatFromBf16(uint16_t value) {
   return std::bit_cast<float>(static_cast<uint32_t>(value) << 16);
 }
 
-// Rounds away from zero with the probability of what truncation would lose, so that the
-// mean of many roundings is `value` itself; `random` is uniform in its lower 16 bits.
-// Finite values stay finite: above the largest BF16 they are truncated.
+// Rounds away from zero with the probability of the part that truncation would lose. The
+// mean of many roundings is therefore `value` itself. `random` is uniform in its lower 16
+// bits. Finite values stay finite: above the largest BF16 they are truncated.
 inline uint16_t StochasticBf16FromFloat(float value, uint32_t random) {
   const uint32_t bits = std::bit_cast<uint32_t>(value);
   const uint32_t magnitude = bits & 0x7fffffffu;
@@ -42,26 +42,26 @@ inline uint16_t StochasticBf16FromFloat(float value, uint32_t random) {
   return static_cast<uint16_t>(magnitude > 0x7f800000u ? truncated | 0x0040u : finite);
 }
 
-// `condition ? a : b` by masks. Without it GCC moves a float operation that only one side
-// needs behind a branch, where it no longer vectorises before AVX-512.
+// Computes `condition ? a : b` with masks. Otherwise GCC moves a float operation that
+// only one side needs behind a branch, where it is not vectorised before AVX-512.
 inline uint32_t Select(bool condition, uint32_t a, uint32_t b) {
   const uint32_t mask = 0u - static_cast<uint32_t>(condition);
   return (a & mask) | (b & ~mask);
 }
 
-// IEEE 754 binary16, round to nearest even: denormals are kept, 65520 and more becomes
-// infinity, a NaN stays a quiet NaN with its sign and upper payload. No branches, so that
-// loops over it vectorise, and no arithmetic on FP32 denormals, so that a CPU told to
-// flush them gives the same bits.
+// Rounds to IEEE 754 binary16, to nearest even. Denormals are kept, 65520 and more
+// becomes infinity, and a NaN stays a quiet NaN with its sign and upper payload. There
+// are no branches, so that loops over it vectorise, and no arithmetic on FP32 denormals,
+// so that a CPU that flushes them gives the same bits.
 inline uint16_t F16FromFloat(float value) {
   const uint32_t bits = std::bit_cast<uint32_t>(value);
   const uint32_t magnitude = bits & 0x7fffffffu;
   const uint32_t sign = (bits >> 16) & 0x8000u;
-  // The exponent's bias goes from 127 to 15; a carry out of the mantissa is right as it
-  // is.
+  // The exponent's bias changes from 127 to 15. A carry out of the mantissa needs no
+  // special handling.
   const uint32_t normal =
       (magnitude - (112u << 23) + 0xfffu + ((magnitude >> 13) & 1u)) >> 13;
-  // The last bit of 0.5f is worth 2^-24, the smallest half: the addition rounds.
+  // The last bit of 0.5f is worth 2^-24, the smallest half, so the addition rounds.
   const uint32_t denormal =
       std::bit_cast<uint32_t>(std::bit_cast<float>(magnitude) + 0.5f) - 0x3f000000u;
   const uint32_t finite = Select(magnitude < 0x38800000u, denormal, normal);
@@ -70,12 +70,12 @@ inline uint16_t F16FromFloat(float value) {
   return static_cast<uint16_t>(sign | Select(magnitude > 0x7f800000u, nan, number));
 }
 
-// Exact; a NaN stays a NaN.
+// Converts exactly; a NaN stays a NaN.
 inline float FloatFromF16(uint16_t value) {
   const uint32_t sign = (value & 0x8000u) << 16;
   const uint32_t magnitude = (value & 0x7fffu) << 13;
   const uint32_t normal = magnitude + (112u << 23);
-  // With the exponent of 2^-14 in front, the subtraction normalises what follows it.
+  // With the exponent of 2^-14 added, the subtraction normalises the mantissa.
   const uint32_t denormal =
       std::bit_cast<uint32_t>(std::bit_cast<float>(magnitude + (113u << 23)) - 0x1p-14f);
   const uint32_t finite = Select(magnitude < (1u << 23), denormal, normal);

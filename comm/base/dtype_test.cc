@@ -8,9 +8,9 @@
 namespace syncline {
 namespace {
 
-// The nearest BF16 found by comparing distances in float64; on a tie the one with the
-// even bit. The value after the largest finite one counts as 2^128, as IEEE 754 rounding
-// says.
+// Returns the nearest BF16, found by comparing distances in float64; in a tie, the one
+// with the even bit. The value after the largest finite one counts as 2^128, as IEEE 754
+// rounding requires.
 uint16_t Nearest(float value) {
   const uint32_t bits = std::bit_cast<uint32_t>(value);
   const auto down = static_cast<uint16_t>(bits >> 16);
@@ -94,7 +94,7 @@ TEST(StochasticBf16, KeepsInfinitiesNansAndFiniteness) {
   }
 }
 
-// The value of a half from the definition of IEEE 754, in float64.
+// Returns the value of a half by the definition of IEEE 754, in float64.
 double ValueOfHalf(uint16_t half) {
   const int exponent = (half >> 10) & 0x1f;
   const int mantissa = half & 0x3ff;
@@ -129,9 +129,9 @@ TEST(F16, EveryHalfSurvivesTheRoundTrip) {
   }
 }
 
-// Between each two neighbouring halves: the middle goes to the even one, and the floats
-// next to the middle to the nearer one. 2^16 stands for what comes after the largest
-// half.
+// Between two neighbouring halves, the midpoint rounds to the even one, and the floats
+// next to the midpoint to the nearer one. The value after the largest half counts as
+// 2^16.
 TEST(F16, RoundsToNearestEvenBetweenAllNeighbours) {
   for (uint32_t bits = 0; bits < 0x7c00; ++bits) {
     const auto low = static_cast<uint16_t>(bits);
@@ -158,7 +158,7 @@ TEST(F16, KeepsNansAndTheirSigns) {
   }
 }
 
-// GCC has the type for x86 from 12 on, Clang from 15 on.
+// GCC 12 and Clang 15 are the first to have the type for x86.
 #if defined(__FLT16_MAX__) && (!defined(__clang__) || __clang_major__ >= 15)
 TEST(F16, AgreesWithTheCompilersHalf) {
   for (uint32_t upper = 0; upper < 65536; ++upper) {

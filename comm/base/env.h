@@ -1,6 +1,5 @@
-// What the outside gives to the program: so far, time. State machines take times as
-// inputs; shells ask a Clock that is handed to them, so that tests and the simulation
-// decide what time it is.
+// Clocks. State machines take times as inputs; their shells use a Clock that is passed to
+// them, so that tests and the simulation control the time.
 #pragma once
 
 #include "absl/base/thread_annotations.h"
@@ -9,17 +8,17 @@
 
 namespace syncline {
 
-// Thread safety: implementations may be asked from any thread.
+// Thread safety: any thread may call any implementation.
 class Clock {
  public:
   virtual ~Clock() = default;
 
-  // Time since an arbitrary start; never goes back, and does not jump when the wall clock
-  // is set.
+  // Returns the time since an arbitrary start. Never decreases, and does not jump when
+  // the wall clock is set.
   virtual absl::Duration Now() const = 0;
 };
 
-// Counts from its own construction.
+// A clock that starts when it is constructed.
 class SteadyClock final : public Clock {
  public:
   SteadyClock();
@@ -29,7 +28,7 @@ class SteadyClock final : public Clock {
   const absl::Duration start_;
 };
 
-// Stands still until it is told otherwise.
+// A clock that shows the same time until Advance is called.
 class FakeClock final : public Clock {
  public:
   absl::Duration Now() const override;

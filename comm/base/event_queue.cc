@@ -13,8 +13,8 @@ void EventQueue::After(absl::Duration delay, std::function<void()> fn) {
 
 bool EventQueue::RunNext() {
   if (events_.empty()) return false;
-  // top() is const only to protect the order, and the event is popped before anyone can
-  // compare.
+  // top() is const only to protect the order. The event is popped before the queue can
+  // compare it again.
   Event event = std::move(const_cast<Event&>(events_.top()));
   events_.pop();
   now_ = event.time;

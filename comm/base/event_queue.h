@@ -1,6 +1,5 @@
-// A discrete-event queue: simulated time for tests and tests/sim. Nothing happens but
-// what was put in, in an order that depends on nothing but the calls: by time, ties by
-// insertion.
+// A discrete-event queue, for simulated time in tests and tests/sim. Events run in the
+// order of their times; events with equal times run in the order of insertion.
 //
 // Thread safety: none, one thread only. A function may add events while it runs.
 //
@@ -27,16 +26,16 @@ class EventQueue {
   // never comes.
   void After(absl::Duration delay, std::function<void()> fn);
 
-  // Moves to the next event and runs it. False when there is none.
+  // Advances to the next event and runs it. Returns false if there is none.
   bool RunNext();
 
-  // Runs all that is due up to and including `time`, also what is added meanwhile; now()
-  // is then at least `time`. Returns how many events ran.
+  // Runs all events up to and including `time`, also those added meanwhile; now() is then
+  // at least `time`. Returns how many events ran.
   int RunUntil(absl::Duration time);
 
   bool empty() const { return events_.empty(); }
 
-  // When the next event is due; InfiniteDuration when there is none.
+  // Returns when the next event is due; InfiniteDuration if there is none.
   absl::Duration next_time() const;
 
  private:

@@ -1,4 +1,4 @@
-// Waits, in tests, for what other threads or processes do.
+// Lets tests wait for other threads or processes.
 //
 //   ASSERT_TRUE(Eventually([&] { return stream.is_over(); }));
 #pragma once
@@ -11,7 +11,7 @@
 
 namespace syncline {
 
-// Whether it is so within a minute, which a busy machine may need.
+// Returns whether `condition` holds within a minute, which a busy machine may need.
 inline bool Eventually(absl::FunctionRef<bool()> condition) {
   absl::Mutex mutex;
   SteadyCondition never;

@@ -1,5 +1,5 @@
-// The exit codes of `syncline` and of programs that train with it (docs/errors.md).
-// Scripts and job controllers rely on them: they may be added to, never changed.
+// Exit codes of `syncline` and of programs that train with it (docs/errors.md). Scripts
+// and job controllers depend on them: codes may be added, never changed.
 #pragma once
 
 #include <string>
@@ -18,18 +18,22 @@ enum ExitCode : int {
   kExitUnreachable = 5,
   kExitVersionMismatch = 6,
   kExitJobRefused = 7,
-  kExitDeviceFailed = 8,   // a GPU: a new process may help, on that machine or another
+  // a GPU failed; a new process may help, on this machine or another
+  kExitDeviceFailed = 8,
   kExitInterrupted = 130,  // 128 + SIGINT
-  kExitRetryable = 138,    // stalled or servers lost: starting again is safe
-  kExitExcluded = 140,     // from its job, as a straggler: not to be started again here
-  kExitTerminated = 143,   // 128 + SIGTERM, after a clean stop
-  kExitJobOver = 144,      // came back too late: the others have finished the job
+  kExitRetryable = 138,    // stalled or servers lost; a restart is safe
+  // excluded from its job as a straggler; do not restart it on this host
+  kExitExcluded = 140,
+  kExitTerminated = 143,  // 128 + SIGTERM, after a clean stop
+  kExitJobOver = 144,     // came back too late; the other workers have finished the job
 };
 
-// The exit code for `status`: its Failure (comm/base/failure.h) decides, then its code.
+// Returns the exit code for `status`: decided by its Failure (comm/base/failure.h),
+// otherwise by its code.
 int ExitCodeOf(const absl::Status& status);
 
-// One line, "<program>: error: <message>". Line breaks inside the message become "; ".
+// Returns one line, "<program>: error: <message>". Line breaks in the message become ";
+// ".
 std::string ErrorLine(const absl::Status& status, absl::string_view program = "syncline");
 
 }  // namespace syncline

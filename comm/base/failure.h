@@ -1,9 +1,9 @@
 // Failures that an operator must tell apart, carried as a payload of absl::Status.
 //
-// absl's codes say what kind of error happened; a Failure says which of the few
-// situations of docs/errors.md it is, and so which exit code `syncline` ends with. Layers
-// below cli/ attach it where they know; it survives SYNCLINE_RETURN_IF_ERROR and travels
-// over gRPC (comm/rpc/status.h).
+// absl's codes give the kind of an error. A Failure names the situation in
+// docs/errors.md, which determines the exit code of `syncline`. Code below cli/ attaches
+// it where the situation is known. It survives SYNCLINE_RETURN_IF_ERROR and travels over
+// gRPC (comm/rpc/status.h).
 //
 //   return WithFailure(absl::UnavailableError("127.0.0.1:7070 is in use; ..."),
 //                      Failure::kPortInUse);
@@ -20,16 +20,16 @@
 namespace syncline {
 
 enum class Failure {
-  kNone,             // nothing but the code is known
+  kNone,             // only the status code is known
   kUsage,            // a flag or a setting is wrong
   kPortInUse,        // another process listens there
   kStateUnusable,    // the state directory cannot be opened, written or trusted
   kUnreachable,      // a peer does not answer
   kVersionMismatch,  // client and server speak different protocol versions
   kJobRefused,       // for example a second job with the same name
-  kDeviceFailed,     // a GPU failed, or what ran on it, and with it this process
-  kRetryable,        // stalled, or servers were lost: starting again is safe
-  kExcluded,         // a worker that held up all others: on this host it is to wait
+  kDeviceFailed,     // a GPU or its program failed, and this process cannot continue
+  kRetryable,        // stalled, or servers were lost; a restart is safe
+  kExcluded,         // a worker delayed all others; do not restart it on this host
   kJobOver,          // a worker came back to a job that the others have finished
 };
 
@@ -40,7 +40,7 @@ struct FailureName {
   const char* name;
 };
 
-// Names are the payload's bytes on the wire: they may be added to, never changed.
+// Names are the payload's bytes on the wire: they may be added, never changed.
 inline constexpr std::array<FailureName, 10> kFailureNames = {{
     {Failure::kUsage, "usage"},
     {Failure::kPortInUse, "port_in_use"},
@@ -63,7 +63,7 @@ inline absl::Status WithFailure(absl::Status status, Failure failure) {
   return status;
 }
 
-// kNone when nothing is attached, or a name that only a newer peer knows.
+// Returns kNone when nothing is attached, or a name that only a newer peer knows.
 inline Failure FailureOf(const absl::Status& status) {
   const auto payload = status.GetPayload(kFailurePayloadUrl);
   if (!payload.has_value()) return Failure::kNone;

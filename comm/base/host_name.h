@@ -1,11 +1,11 @@
-// What this host and process are called in what people read: events, logs, certificates.
+// Names of this host and process for events, logs and certificates.
 #pragma once
 
 #include <string>
 
 namespace syncline {
 
-// As the system has it; "host" where it has none.
+// Returns the system's host name, or "host" if there is none.
 std::string HostName();
 
 // "HOST:PID"

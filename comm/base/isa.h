@@ -25,18 +25,18 @@ namespace syncline {
 // In ascending order. kBaseline is x86-64-v2 on x86 and plain ARMv8 elsewhere.
 enum class Isa { kBaseline, kX86V3, kX86V4 };
 
-// "x86-64-v4", "x86-64-v3", "x86-64-v2", "arm64".
+// Returns "x86-64-v4", "x86-64-v3", "x86-64-v2" or "arm64".
 std::string_view IsaName(Isa isa);
 
-// What this CPU can run, in ascending order; never empty.
+// Returns the levels that this CPU can run, in ascending order; never empty.
 std::span<const Isa> SupportedIsas();
 
-// The best of them, unless SYNCLINE_ISA (v2, v3, v4 or a full name) names a lower one.
-// Fixed at the first call.
+// Returns the highest supported level, or a lower one that SYNCLINE_ISA names (v2, v3, v4
+// or a full name). Fixed at the first call.
 Isa ActiveIsa();
 
-// Ends up in every copy, so nothing of it may be shared with other files: no calls of
-// library functions that are not builtins.
+// The function is compiled into every copy, so it must share nothing with other files: it
+// may call only library functions that are builtins.
 #define SYNCLINE_KERNEL [[gnu::always_inline]] static inline
 
 #if defined(__x86_64__)

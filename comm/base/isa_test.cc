@@ -20,7 +20,7 @@ TEST(Isa, TheBaselineIsAlwaysSupported) {
   EXPECT_EQ(SupportedIsas().front(), Isa::kBaseline);
 }
 
-// ISAS in cmake/Syncline.cmake runs this with v2 and v3, and without a wish.
+// ISAS in cmake/Syncline.cmake runs this with v2, with v3, and without the variable.
 TEST(Isa, TheEnvironmentChoosesALowerLevelThanTheCpuHas) {
   const Isa best = SupportedIsas().back();
   const char* wish = std::getenv("SYNCLINE_ISA");

@@ -1,9 +1,9 @@
-// Seeds of a job's random bits (comm/base/random.h), made of its name and nothing else:
-// a training that is run again under the same name repeats its roundings bit for bit,
-// whatever number the coordinator gives it.
+// Seeds of a job's random bits (comm/base/random.h), derived only from its name. A
+// training that is repeated under the same name repeats its roundings bit for bit,
+// whatever number the coordinator assigns to it.
 //
-//   const uint64_t seed = JobSeed("resnet");           // of what the servers round
-//   const uint64_t mine = SeedOfRank(seed, rank);      // of what this worker rounds
+//   const uint64_t seed = JobSeed("resnet");           // for roundings of servers
+//   const uint64_t mine = SeedOfRank(seed, rank);      // for roundings of this worker
 //
 // Thread safety: pure functions.
 #pragma once
@@ -23,8 +23,8 @@ constexpr uint64_t JobSeed(std::string_view job) {
   return hash;
 }
 
-// Another one for each rank, and none of them the job's own: rounding errors of different
-// workers must be independent, or their mean keeps them.
+// Returns a different seed for each rank, and never the job's own. Rounding errors of
+// workers must be independent; otherwise their mean would not cancel them.
 constexpr uint64_t SeedOfRank(uint64_t job_seed, uint32_t rank) {
   return job_seed ^ (uint64_t{rank} + 1) * 0x9e3779b97f4a7c15u;
 }

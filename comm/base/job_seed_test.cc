@@ -8,7 +8,8 @@
 namespace syncline {
 namespace {
 
-// The vectors of the FNV draft: also a job that a later version runs repeats its bits.
+// Test vectors of the FNV draft. They must never change: a job must have the same bits
+// when a later version runs it.
 TEST(JobSeed, IsFnv1a) {
   EXPECT_EQ(JobSeed(""), 0xcbf29ce484222325u);
   EXPECT_EQ(JobSeed("a"), 0xaf63dc4c8601ec8cu);

@@ -37,7 +37,7 @@ spdlog::level::level_enum SpdlogLevel(LogLevel level) {
 
 using Json = nlohmann::ordered_json;
 
-// Replaces what is not UTF-8 instead of throwing: log lines carry names that came from
+// Replaces invalid UTF-8 instead of throwing: log lines contain names that came from
 // outside.
 std::string Dump(const Json& value) {
   return value.dump(-1, ' ', false, Json::error_handler_t::replace);
@@ -45,7 +45,7 @@ std::string Dump(const Json& value) {
 
 Json ValueOf(const LogField& field) {
   if (field.is_number) {
-    // Infinity and NaN are no JSON numbers and stay text.
+    // JSON has no infinity and NaN, so they stay text.
     Json number = Json::parse(field.text, nullptr, /*allow_exceptions=*/false);
     if (number.is_number()) return number;
   }
@@ -176,7 +176,7 @@ void Logger::Log(LogLevel level, absl::string_view message, Fields fields) const
     for (const LogField& field : bound_) AppendText(field, line);
     for (const LogField& field : fields) AppendText(field, line);
   }
-  // As an argument, never as the format: the text may contain braces.
+  // The line is an argument and not the format, because it may contain braces.
   sink_->log(SpdlogLevel(level), "{}", line);
 }
 

@@ -37,8 +37,8 @@ namespace syncline {
 enum class LogLevel { kDebug, kInfo, kWarning, kError };
 enum class LogFormat { kText, kJson };
 
-// "debug", "info", "warning", "error"; "text", "json". InvalidArgument lists the valid
-// names.
+// Parse "debug", "info", "warning", "error"; "text", "json". InvalidArgument lists the
+// valid names.
 absl::StatusOr<LogLevel> ParseLogLevel(std::string_view name);
 absl::StatusOr<LogFormat> ParseLogFormat(std::string_view name);
 
@@ -58,10 +58,10 @@ struct LogField {
 struct LogOptions {
   LogFormat format = LogFormat::kText;
   LogLevel level = LogLevel::kInfo;
-  // Where lines go; standard error when null. Borrowed: must outlive the logger.
+  // Destination of the lines; null: standard error. Must outlive the logger.
   std::ostream* stream = nullptr;
-  // In place of a stream: takes each line, without time and level in front when its format
-  // is kText, in any thread, one at a time.
+  // Used instead of a stream: receives each line, without time and level in front if the
+  // format is kText. Called on any thread, one call at a time.
   std::function<void(LogLevel, const std::string&)> function = nullptr;
 };
 
@@ -72,7 +72,7 @@ class Logger {
   Logger() = default;
   static Logger Create(const LogOptions& options);
 
-  // A logger that adds `fields` to each of its lines.
+  // Returns a logger that adds `fields` to each of its lines.
   Logger With(Fields fields) const;
 
   void Debug(absl::string_view message, Fields fields = {}) const;
@@ -80,7 +80,8 @@ class Logger {
   void Warning(absl::string_view message, Fields fields = {}) const;
   void Error(absl::string_view message, Fields fields = {}) const;
 
-  // To spare the work of preparing fields that nobody will see.
+  // Returns true if a line of this level is written. Avoids computing the fields of lines
+  // that would be dropped.
   bool Enabled(LogLevel level) const;
 
  private:

@@ -31,7 +31,7 @@ double MeasureCopyGbs() {
   using Seconds = std::chrono::duration<double>;
   const Buffer from = Buffer::Allocate(kCopyBytes);
   const Buffer to = Buffer::Allocate(kCopyBytes);
-  // Both must have their pages before the clock runs.
+  // Both buffers must have their pages before the clock starts.
   std::memset(from.data(), 1, kCopyBytes);
   std::memset(to.data(), 2, kCopyBytes);
   double best_seconds = 1e9;
@@ -40,7 +40,7 @@ double MeasureCopyGbs() {
     const auto start = std::chrono::steady_clock::now();
     StreamCopy(to.mutable_view(), from.view());
     const auto end = std::chrono::steady_clock::now();
-    // Also keeps the copy from being optimised away.
+    // Also keeps the compiler from removing the copy.
     SYNCLINE_CHECK(to.data()[i] == static_cast<std::byte>(i + 3));
     best_seconds = std::min(best_seconds, Seconds(end - start).count());
   }

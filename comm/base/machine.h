@@ -1,5 +1,5 @@
-// What this machine can do: printed by `syncline doctor`, and beside every benchmark
-// figure, which means little without it.
+// The capabilities of this machine, printed by `syncline doctor` and beside benchmark
+// results, which mean little without them.
 #pragma once
 
 #include <string>
@@ -13,21 +13,22 @@ struct MachineInfo {
   int cores = 0;
   // Instruction-set level that the kernels use (comm/base/isa.h).
   std::string isa;
-  // Bytes read plus bytes written per second, in 1e9, of one thread that copies 256 MiB:
-  // the bound of every memory-bound kernel. The best of several copies.
+  // Bytes read plus bytes written per second, in 1e9, when one thread copies 256 MiB: the
+  // bound of every memory-bound kernel. The best of several copies.
   double copy_gbs = 0;
 };
 
-// Takes about a quarter of a second and 512 MiB of memory while it measures.
+// Measures the machine. Takes about a quarter of a second, and 512 MiB of memory
+// meanwhile.
 MachineInfo MeasureMachine();
 
-// The same without the measurement: at once, and copy_gbs is 0.
+// Returns the same without the measurement: returns at once, and copy_gbs is 0.
 MachineInfo DescribeMachine();
 
-// A copy that writes around the caches, so that it moves no more than it reads and
-// writes. libc's memcpy decides by the CPU whether it does so; where it does not, each
-// written line is read first, and a third of the bandwidth would not be counted.
-// REQUIRES: both of one size, a multiple of 16 bytes, at addresses that are too.
+// Copies with stores that bypass the caches, so that it moves only what it reads and
+// writes. libc's memcpy does so only on some CPUs. Otherwise each written line is read
+// first, and a third of the traffic would not be counted. REQUIRES: equal sizes, a
+// multiple of 16 bytes, and addresses aligned to 16.
 void StreamCopy(MutableByteView to, ByteView from);
 
 }  // namespace syncline

@@ -35,7 +35,7 @@ TEST(Nearest, SuggestsNothingThatIsFarAway) {
   EXPECT_EQ(NearestName("", kModes), "");
 }
 
-// A third of the longer one, rounded up: 3 of 9, 4 of 10.
+// The limit is a third of the longer name, rounded up: 3 of 9, 4 of 10.
 TEST(Nearest, AllowsMoreForLongNames) {
   constexpr std::string_view kNames[] = {"abcdefghi"};
   EXPECT_EQ(NearestName("abcdefxyz", kNames), "abcdefghi");
@@ -44,8 +44,8 @@ TEST(Nearest, AllowsMoreForLongNames) {
   EXPECT_EQ(NearestName("abcdevwxyz", kNames), "");
 }
 
-// What is near to a long name may be farther from the asked one than a short one that is
-// too far for its length.
+// A name that is near enough for its length may be farther away than a short name that is
+// not.
 TEST(Nearest, TakesTheNearestOfThoseThatAreNear) {
   constexpr std::string_view kNames[] = {"ab", "abcdefgh"};
   EXPECT_EQ(NearestName("abcde", kNames), "abcdefgh");

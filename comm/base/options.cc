@@ -47,7 +47,7 @@ std::string Allowed(const OptionSpec& spec) {
                       spec.bound == Bound::kExcluded ? ")" : "]");
 }
 
-// False for NaN, too.
+// Returns false also for NaN.
 bool IsAllowed(const OptionSpec& spec, double value) {
   if (spec.kind == OptionKind::kFlag) return value == 0 || value == 1;
   const bool fits =
@@ -82,7 +82,7 @@ double OptionOr(std::span<const OptionSpec> specs, const OptionValues& values,
 
 namespace {
 
-// Of "3", "staleness" and "age_power=x".
+// Returns the error for text such as "3", "staleness" or "age_power=x".
 absl::Status NoOption(const std::string& assignment) {
   const size_t equals = assignment.find('=');
   double number = 0;
@@ -92,10 +92,10 @@ absl::Status NoOption(const std::string& assignment) {
   } else if (equals == std::string::npos && !assignment.empty()) {
     why = absl::StrCat("it has no value; write ", assignment, "=NUMBER");
   } else if (equals != std::string::npos && equals > 0) {
-    why = absl::StrCat("'", assignment.substr(equals + 1), "' is no number");
+    why = absl::StrCat("'", assignment.substr(equals + 1), "' is not a number");
   }
   return absl::InvalidArgumentError(
-      absl::StrCat("'", assignment, "' is no option: ", why));
+      absl::StrCat("'", assignment, "' is not an option: ", why));
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// Named numbers with a table of what is allowed: the settings of optimizers, schedules,
-// loss scaling and gradient transforms.
+// Named numeric options with a table of allowed values: the settings of optimizers,
+// schedules, loss scaling and gradient transforms.
 //
 //   constexpr OptionSpec kOptions[] = {
 //       {.name = "lr", .standard = 1e-3, .least = 0, .most = 1e6,
@@ -45,32 +45,33 @@ struct OptionSpec {
   std::string_view meaning = {};
 };
 
-// InvalidArgument names `owner` ("optimizer 'adamw'"), the option, its value and the
-// allowed range; for an unknown option the nearest name. Never OK with a NaN.
+// Checks values against a table. InvalidArgument names `owner` ("optimizer 'adamw'"), the
+// option, its value and the allowed range; for an unknown option, the nearest name. NaN
+// is never valid.
 absl::Status ValidateOptions(std::string_view owner, std::span<const OptionSpec> specs,
                              const OptionValues& values);
 
-// The value, or the default when it is not set. REQUIRES: `name` is in `specs`.
+// Returns the value, or the default when it is not set. REQUIRES: `name` is in `specs`.
 double OptionOr(std::span<const OptionSpec> specs, const OptionValues& values,
                 std::string_view name);
 
-// From "name=number" strings, as flags have them. InvalidArgument names the one that is
-// not.
+// Parses "name=number" strings from flags. InvalidArgument names the wrong one.
 absl::StatusOr<OptionValues> ParseOptions(std::span<const std::string> assignments);
 
-// One string for a choice: "adamw:lr=0.001,beta2=0.95", or its name alone. Numbers are
-// written so that they are read back as they were.
+// Convert between a choice and one string: "adamw:lr=0.001,beta2=0.95", or the name
+// alone. Numbers are formatted so that they are read back exactly.
 absl::StatusOr<NamedOptions> ParseNamedOptions(std::string_view choice);
 std::string FormatNamedOptions(const NamedOptions& choice);
-// The part after the colon; empty for none.
+// The same for the part after the colon; empty: no options.
 absl::StatusOr<OptionValues> ParseOptionList(std::string_view list);
 std::string FormatOptionList(const OptionValues& values);
 
-// `values` without those that are the defaults anyway: equal settings become equal maps.
+// Returns `values` without those equal to their defaults, so that equal settings become
+// equal maps.
 OptionValues WithoutDefaults(std::span<const OptionSpec> specs,
                              const OptionValues& values);
 
-// `values` with those of `changes` in place of equal names.
+// Returns `values`, with those of `changes` replacing equal names.
 OptionValues Merge(const OptionValues& values, const OptionValues& changes);
 
 }  // namespace syncline

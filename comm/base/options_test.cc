@@ -73,7 +73,7 @@ TEST(Options, ThatAreNoneSayWhatIsMissing) {
   const std::pair<const char*, const char*> wrong[] = {
       {"ssp:3", "write NAME=3"},
       {"ssp:staleness", "write staleness=NUMBER"},
-      {"asp:age_power=x", "'x' is no number"},
+      {"asp:age_power=x", "'x' is not a number"},
       {"asp:=1", "it has no name"}};
   for (const auto& [choice, why] : wrong) {
     EXPECT_THAT(std::string(ParseNamedOptions(choice).status().message()),
@@ -107,7 +107,7 @@ TEST(NamedOptions, NameWhatIsNoOption) {
     EXPECT_FALSE(ParseNamedOptions(choice).ok()) << choice;
   }
   EXPECT_THAT(std::string(ParseOptionList("lr=1,beta").status().message()),
-              HasSubstr("'beta' is no option"));
+              HasSubstr("'beta' is not an option"));
 }
 
 }  // namespace

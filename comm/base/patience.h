@@ -1,5 +1,5 @@
-// How long members wait for a coordinator that is away, unless they are told otherwise:
-// long enough for a new one to be started on another host, by hand if need be.
+// Default time for which members wait for a lost coordinator: long enough to start a new
+// one on another host, even by hand.
 #pragma once
 
 #include "absl/time/time.h"

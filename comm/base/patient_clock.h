@@ -1,10 +1,10 @@
-// A clock that stands still while its own process did not run.
+// A clock that does not count time in which its own process did not run.
 //
-// Whoever judges others by their silence must not count a time in which it could not have
-// heard them: after SIGSTOP, a slow disk under a lock, or a host that stole the processor,
-// everybody seems to have been silent. The owner asks often (`planned` says how often at
-// the latest). A longer gap counts as `planned` only, and for `settle` after it the clock
-// stands still, so that what arrived meanwhile is heard before anyone is judged.
+// A process that judges peers by their silence must not count time in which it could not
+// hear them. After SIGSTOP, a slow disk under a lock, or a host that stole the processor,
+// all peers seem to have been silent. The owner calls Advance at least every `planned`. A
+// longer gap counts as `planned` only. The clock then stops for `settle`, so that
+// messages which arrived meanwhile are processed before any peer is judged.
 //
 //   PatientClock patient({.planned = tick, .longest_gap = 2 * tick, .settle = 2 * tick});
 //   const absl::Duration now = patient.Advance(steady.Now());  // leases go by `now`
@@ -21,14 +21,14 @@ namespace syncline {
 class PatientClock {
  public:
   struct Options {
-    absl::Duration planned;      // between two calls of Advance, at the latest
-    absl::Duration longest_gap;  // longer ones are pauses; >= planned
-    absl::Duration settle;       // stands still for so long after a pause
+    absl::Duration planned;      // longest planned time between two calls of Advance
+    absl::Duration longest_gap;  // longer gaps are pauses; >= planned
+    absl::Duration settle;       // how long the clock stops after a pause
   };
 
   explicit PatientClock(const Options& options) : options_(options) {}
 
-  // The patient time at `steady`, which never goes back. Neither does the answer.
+  // Returns the patient time at `steady`. Neither may ever decrease.
   absl::Duration Advance(absl::Duration steady) {
     const absl::Duration gap = steady - last_;
     if (gap > options_.longest_gap) {

@@ -32,7 +32,7 @@ TEST_F(PatientClockTest, DoesNotCountAPause) {
   const absl::Duration before = After(kTick);
   EXPECT_EQ(After(absl::Seconds(400)), before + kTick);
   EXPECT_EQ(patient_.pauses(), 1);
-  // What arrived meanwhile is heard first.
+  // The clock stands still at first, so that messages that arrived meanwhile are handled.
   EXPECT_EQ(After(kTick), before + kTick);
   EXPECT_EQ(After(kTick), before + kTick);
   EXPECT_EQ(After(kTick), before + 2 * kTick);

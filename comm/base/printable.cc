@@ -18,7 +18,8 @@ bool ChangesTheLine(uint32_t code_point) {
          within(0x2066, 0x2069) || code_point == 0x061c;
 }
 
-// Bytes of the printable character at the start of `text`; 0 when there is none.
+// Returns the number of bytes of the printable character at the start of `text`. 0: there
+// is none.
 size_t PrintableCharacter(std::string_view text) {
   const auto byte = [text](size_t i) { return static_cast<uint8_t>(text[i]); };
   const uint8_t first = byte(0);
@@ -71,7 +72,7 @@ absl::Status CheckName(std::string_view what, std::string_view name, size_t max_
   }
   return absl::InvalidArgumentError(
       absl::StrCat(std::string(what), " '", Printable(name),
-                   "' holds control characters or is no UTF-8; use letters and digits"));
+                   "' holds control characters or is not UTF-8; use letters and digits"));
 }
 
 }  // namespace syncline

@@ -19,7 +19,8 @@ namespace syncline {
 namespace {
 
 constexpr uint64_t kUnlimited = std::numeric_limits<uint64_t>::max();
-// Version 1 has no word for it and shows the largest number of pages instead.
+// Version 1 of control groups has no word for "unlimited" and shows the largest number of
+// pages instead.
 constexpr uint64_t kUnlimitedFrom = uint64_t{1} << 62;
 
 std::string ReadFile(const std::string& path) {
@@ -29,7 +30,8 @@ std::string ReadFile(const std::string& path) {
   return file ? content.str() : "";
 }
 
-// The first number of a file; nullopt for none, and for "max".
+// Returns the first number of a file. Returns nullopt if there is none, or the file says
+// "max".
 std::optional<uint64_t> ReadNumber(const std::string& path) {
   uint64_t number = 0;
   const std::string content = ReadFile(path);
@@ -37,7 +39,8 @@ std::optional<uint64_t> ReadNumber(const std::string& path) {
   return number;
 }
 
-// The number after `name` in lines such as "inactive_file 123" or "MemAvailable: 5 kB".
+// Returns the number after `name` in lines such as "inactive_file 123" or "MemAvailable:
+// 5 kB".
 std::optional<uint64_t> ReadField(const std::string& path, const std::string& name) {
   std::istringstream lines(ReadFile(path));
   for (std::string line; std::getline(lines, line);) {
@@ -50,10 +53,10 @@ std::optional<uint64_t> ReadField(const std::string& path, const std::string& na
   return std::nullopt;
 }
 
-// Where the files of one group lie, and what they are called.
+// Location and version of the files of one control group.
 struct Hierarchy {
-  std::string mount;  // of its root group
-  std::string group;  // "/a/b": of this process; "/" inside most containers
+  std::string mount;  // mount point, the root group
+  std::string group;  // this process's group, "/a/b"; "/" in most containers
   bool is_version_2 = false;
 };
 
@@ -67,7 +70,8 @@ std::optional<Hierarchy> FindHierarchy(const std::string& root,
     if (parts.size() != 3) continue;
     const std::vector<std::string> controllers = absl::StrSplit(parts[1], ',');
     if (std::ranges::count(controllers, controller) > 0) {
-      // Joint controllers have one folder; the name of each links to it.
+      // Controllers that are mounted together share a folder, to which the name of each
+      // links.
       return Hierarchy{absl::StrCat(root, "/sys/fs/cgroup/", controller), parts[2],
                        false};
     }
@@ -76,8 +80,9 @@ std::optional<Hierarchy> FindHierarchy(const std::string& root,
   return found;
 }
 
-// The least that the process's group and those above it leave. A container may be shown
-// a path that only its host knows: then the root of the mount is its own group.
+// Returns the smallest of the values that this process's group and its ancestors have
+// left. In a container the path may be one that only the host knows; the mount's root is
+// then the container's own group.
 uint64_t LeastOf(const Hierarchy& hierarchy,
                  const std::function<uint64_t(const std::string& folder)>& left) {
   uint64_t least = left(hierarchy.mount);
@@ -104,13 +109,13 @@ uint64_t MemoryLeft(const std::string& folder, bool is_version_2) {
   return *limit - std::min(*limit, kept);
 }
 
-// In thousandths of a core.
+// Returns the quota in thousandths of a core.
 uint64_t CpuQuota(const std::string& folder, bool is_version_2) {
   std::string quota;
   std::string period;
   if (is_version_2) {  // "200000 100000", or "max 100000"
     std::istringstream(ReadFile(folder + "/cpu.max")) >> quota >> period;
-  } else {  // -1: none
+  } else {  // -1: no quota
     quota = ReadFile(folder + "/cpu.cfs_quota_us");
     period = ReadFile(folder + "/cpu.cfs_period_us");
   }

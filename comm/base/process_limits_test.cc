@@ -8,6 +8,7 @@
 #include <fstream>
 #include <string>
 
+#include "comm/base/temp_directory.h"
 #include "gtest/gtest.h"
 
 namespace syncline {
@@ -15,25 +16,22 @@ namespace {
 
 constexpr uint64_t kMiB = uint64_t{1} << 20;
 
-// A machine with 8 GiB left and the files that a test writes.
+// A machine with 8 GiB left, described by files that a test writes.
 class ProcessLimitsTest : public ::testing::Test {
  protected:
   ProcessLimitsTest() {
-    std::string pattern = ::testing::TempDir() + "limits-XXXXXX";
-    root_ = mkdtemp(pattern.data());
     Write("proc/meminfo",
           "MemTotal:       16777216 kB\nMemAvailable:    8388608 kB\nCached: 1 kB\n");
   }
-  ~ProcessLimitsTest() override { std::filesystem::remove_all(root_); }
 
   void Write(const std::string& path, const std::string& content) {
-    const std::filesystem::path whole = std::filesystem::path(root_) / path;
+    const std::filesystem::path whole = std::filesystem::path(root_.path()) / path;
     std::filesystem::create_directories(whole.parent_path());
     std::ofstream(whole) << content;
   }
-  ProcessLimits Read() const { return ReadProcessLimits(root_); }
+  ProcessLimits Read() const { return ReadProcessLimits(root_.path()); }
 
-  std::string root_;
+  const TempDirectory root_;
 };
 
 TEST_F(ProcessLimitsTest, WithoutQuotasTheMachineIsTheLimit) {
@@ -42,7 +40,7 @@ TEST_F(ProcessLimitsTest, WithoutQuotasTheMachineIsTheLimit) {
 }
 
 TEST_F(ProcessLimitsTest, NothingReadableIsNoLimit) {
-  const ProcessLimits limits = ReadProcessLimits(root_ + "/nowhere");
+  const ProcessLimits limits = ReadProcessLimits(root_.File("nowhere"));
   EXPECT_FALSE(limits.memory_bytes.has_value());
   EXPECT_EQ(limits.cores, 0);
 }

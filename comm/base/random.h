@@ -1,7 +1,7 @@
-// Random bits that belong to a place, not to a moment: a hash of (seed, step, tensor,
-// element). Whoever needs the bits of an element computes them, so results do not depend
-// on strips, threads, instruction sets or which server holds the element, and a repeated
-// step repeats its random numbers.
+// Random bits that depend on a place, not on a moment: a hash of (seed, step, tensor,
+// element). Any code that needs the bits of an element computes them. So results do not
+// depend on strips, threads, instruction sets or the server that holds the element, and a
+// repeated step repeats its random numbers.
 //
 //   const RandomBits random(seed, step, tensor, first_element);
 //   for (uint32_t i = 0; i < n; ++i) y[i] = StochasticBf16FromFloat(x[i], random.At(i));
@@ -21,7 +21,8 @@ class RandomBits {
   constexpr RandomBits(uint64_t seed, uint64_t step, uint32_t tensor,
                        uint64_t first_element)
       : first_(static_cast<uint32_t>(first_element)) {
-    // Hashed one after the other, so that no two of them can make up for each other.
+    // The numbers are hashed one after the other, so that changes of two of them cannot
+    // cancel each other.
     uint64_t key = Mixed(seed);
     key = Mixed(key ^ step);
     key = Mixed(key ^ tensor);
@@ -30,8 +31,8 @@ class RandomBits {
     key1_ = static_cast<uint32_t>(key >> 32);
   }
 
-  // 32 uniform bits of element first_element + i. REQUIRES: both elements lie between the
-  // same multiples of 2^32, as all elements of a tile do.
+  // Returns 32 uniform bits of element first_element + i. REQUIRES: both elements lie
+  // between the same multiples of 2^32, as all elements of a tile do.
   [[gnu::always_inline]] constexpr uint32_t At(uint32_t i) const {
     // A bijection of the element's number for any keys. With one key alone the numbers of
     // two tensors would be the same sequence from different starts.

@@ -13,7 +13,8 @@ namespace {
 
 constexpr uint32_t kDraws = 1 << 20;
 
-// How far counts are from an even spread, in standard deviations of chi-squared.
+// Returns the deviation of the counts from an even spread, in standard deviations of
+// chi-squared.
 template <size_t kCells>
 double Unevenness(const std::array<uint32_t, kCells>& counts) {
   double total = 0;
@@ -26,7 +27,8 @@ double Unevenness(const std::array<uint32_t, kCells>& counts) {
   return (chi_squared - (kCells - 1)) / std::sqrt(2.0 * (kCells - 1));
 }
 
-// Sequences as they are used: neighbouring elements, steps, tensors, seeds.
+// Returns sequences as they are used: over neighbouring elements, steps, tensors and
+// seeds.
 std::vector<std::vector<uint32_t>> Sequences() {
   std::vector<std::vector<uint32_t>> sequences(4, std::vector<uint32_t>(kDraws));
   for (uint32_t i = 0; i < kDraws; ++i) {
@@ -118,7 +120,7 @@ TEST(RandomBits, BelongToTheElementHoweverAStripIsCut) {
   }
 }
 
-// Published weights depend on these bits. The numbers are from a loop in Python.
+// Published weights depend on these bits. A loop in Python computed the expected values.
 TEST(RandomBits, NeverChange) {
   EXPECT_EQ(RandomBits(0, 0, 0, 0).At(0), 131524138u);
   EXPECT_EQ(RandomBits(1, 2, 3, 4).At(5), 508557400u);

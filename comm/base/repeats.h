@@ -1,5 +1,5 @@
-// Of what happens again and again the 1st, 2nd, 4th, 8th … time is said, so that nobody fills
-// a disk with lines, nor hides one kind behind another.
+// Limits repeated log lines to the 1st, 2nd, 4th, 8th … time, so that they neither fill a
+// disk nor hide other kinds of lines.
 //
 //   if (const uint64_t times = repeats_.ToSay(absl::StrCat(host, "\n", reason), reason)) { … }
 //
@@ -18,18 +18,20 @@ namespace syncline {
 
 class Repeats {
  public:
-  // What comes after so many kinds counts with all others of its group.
-  static constexpr size_t kMostKinds = 4096;
+  // Further kinds are counted together for their group.
+  static constexpr size_t kMaxKinds = 4096;
 
-  // How often this kind has come by now, if that is to be said; otherwise 0. Whoever makes
-  // many kinds hides those of its group only: a group is nothing that a caller invents.
+  // Counts an event of this kind. Returns the count if it should be logged, otherwise 0.
+  // A client that creates many kinds hides only those of its group, so clients must not
+  // choose the group.
   uint64_t ToSay(const std::string& kind, const std::string& group)
       ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
   absl::Mutex mutex_;
-  std::map<std::string, uint64_t> times_ ABSL_GUARDED_BY(mutex_);   // by kind
-  std::map<std::string, uint64_t> groups_ ABSL_GUARDED_BY(mutex_);  // what has no kind
+  std::map<std::string, uint64_t> times_ ABSL_GUARDED_BY(mutex_);  // by kind
+  // events without a kind of their own
+  std::map<std::string, uint64_t> groups_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace syncline

@@ -19,7 +19,7 @@ TEST(Repeats, ThePowersOfTwoOfEachKindAreSaid) {
 
 TEST(Repeats, BeyondManyKindsTheRestOfEachGroupIsOne) {
   Repeats repeats;
-  for (size_t i = 0; i < Repeats::kMostKinds; ++i) {
+  for (size_t i = 0; i < Repeats::kMaxKinds; ++i) {
     ASSERT_EQ(repeats.ToSay(absl::StrCat("kind ", i), "loud"), 1u);
   }
   EXPECT_EQ(repeats.ToSay("one more", "loud"), 1u);

@@ -1,5 +1,5 @@
-// Which sanitizer this is compiled with: SYNCLINE_ASAN, SYNCLINE_TSAN or neither. GCC says
-// so with a macro, clang with a feature.
+// Defines SYNCLINE_ASAN or SYNCLINE_TSAN if the code is compiled with that sanitizer. GCC
+// tells it by a macro, clang by a feature.
 #pragma once
 
 #if defined(__SANITIZE_ADDRESS__)

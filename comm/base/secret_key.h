@@ -1,4 +1,4 @@
-// A secret of 32 bytes that leaves no trace in the memory it lay in.
+// A secret of 32 bytes, which is erased from memory when it is destroyed.
 //
 // Thread safety: as a plain value.
 #pragma once
@@ -22,7 +22,7 @@ class SecretKey {
   SecretKey& operator=(const SecretKey&) = default;
   ~SecretKey() { Erase(); }
 
-  // Nothing unless `bytes` are as many as a key has.
+  // Returns nullopt unless `bytes` has kBytes bytes.
   static std::optional<SecretKey> From(std::span<const std::byte> bytes) {
     if (bytes.size() != kBytes) return std::nullopt;
     SecretKey key;

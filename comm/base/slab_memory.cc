@@ -19,8 +19,8 @@
 namespace syncline {
 namespace {
 
-// Unmapping holds up every thread of the process that maps memory meanwhile. Pages that
-// are given back before, piece by piece, only hold up each other.
+// Unmapping blocks all threads of the process that map memory meanwhile. If pages are
+// released before, piece by piece, each block is short.
 constexpr size_t kReleasedAtOnce = size_t{64} << 20;
 
 void Poison([[maybe_unused]] std::byte* memory, [[maybe_unused]] size_t bytes) {
@@ -35,7 +35,7 @@ void Unpoison([[maybe_unused]] std::byte* memory, [[maybe_unused]] size_t bytes)
 #endif
 }
 
-// Fresh pages are zero; a write makes them be there.
+// Makes the system provide the pages by a write to each. New pages are zero.
 void Touch(std::byte* memory, size_t bytes) {
   const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
   for (size_t offset = 0; offset < bytes; offset += page) {
@@ -54,7 +54,7 @@ absl::StatusOr<SlabMemory> SlabMemory::Create(size_t bytes) {
         "the system does not give ", bytes, " bytes of memory: ", std::strerror(errno)));
   }
   auto* memory = static_cast<std::byte*>(mapped);
-  // Faster to touch and to walk; where the system has none, small pages do.
+  // Huge pages are faster to touch and to walk. Without them, small pages work too.
   madvise(mapped, bytes, MADV_HUGEPAGE);
   Touch(memory, bytes);
   Poison(memory, bytes);

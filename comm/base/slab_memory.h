@@ -1,11 +1,11 @@
-// One stretch of zeroed memory, handed out in pieces that live as long as it does: for
-// the many large arrays of a shard. One mapping, however many pieces: the kernel's limit
-// of mappings (vm.max_map_count) is never near, and giving back is one call that cannot
-// fail half-way.
+// A single mapping of zeroed memory, handed out in pieces that live as long as it does,
+// for the many large arrays of a shard. With one mapping the kernel's limit
+// (vm.max_map_count) is never reached, and releasing the memory is one call that cannot
+// fail halfway.
 //
-// Create touches every page, so that whoever works with the memory later waits for none:
-// it takes about a second for 2 to 8 GB and belongs on a thread that nobody waits for.
-// So does the destructor.
+// Create touches every page, so that later users do not wait for page faults. It takes
+// about a second for 2 to 8 GB: call it, and the destructor, on a thread that no other
+// waits for.
 //
 //   SYNCLINE_ASSIGN_OR_RETURN(SlabMemory memory,
 //                             SlabMemory::Create(2 * SlabMemory::Needs(bytes)));
@@ -25,19 +25,19 @@ namespace syncline {
 
 class SlabMemory {
  public:
-  SlabMemory() = default;  // of no bytes
-  // ResourceExhausted when the system does not give that much address space. Where it
-  // promises more than there is, it ends processes later: ask for what was admitted.
+  SlabMemory() = default;  // has no bytes
+  // Fails with ResourceExhausted when the system refuses the address space. A system that
+  // overcommits kills processes later, so request only what was admitted.
   static absl::StatusOr<SlabMemory> Create(size_t bytes);
   ~SlabMemory();
   SlabMemory(SlabMemory&& other) noexcept;
   SlabMemory& operator=(SlabMemory&& other) noexcept;
 
-  // What a piece of so many bytes takes.
+  // Returns the bytes that a piece of this size takes.
   static constexpr size_t Needs(size_t bytes) {
     return (bytes + kBufferAlignment - 1) / kBufferAlignment * kBufferAlignment + kGap;
   }
-  // Aligned to kBufferAlignment; null for no bytes. REQUIRES: it fits.
+  // Returns a piece aligned to kBufferAlignment; null for 0 bytes. REQUIRES: it fits.
   std::byte* Take(size_t bytes);
 
  private:

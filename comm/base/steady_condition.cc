@@ -6,11 +6,11 @@
 namespace syncline {
 namespace {
 
-// Longer than any program runs, and far from the end of what a clock can count.
+// Longer than any program runs, and far below the limit of the clocks.
 constexpr absl::Duration kForever = absl::Hours(24 * 365);
 
-// absl::Mutex under the names that the standard library asks for. The analysis cannot
-// follow a lock through a template.
+// Gives absl::Mutex the method names that the standard library requires. Thread-safety
+// analysis cannot follow a lock through a template.
 class StandardLock {
  public:
   explicit StandardLock(absl::Mutex& mutex) : mutex_(mutex) {}

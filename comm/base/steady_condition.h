@@ -1,6 +1,6 @@
-// A condition variable whose timed waits go by the monotonic clock. absl::CondVar turns a
-// timeout into a time of day, so that setting the clock back by a minute makes a heart
-// stand still for a minute.
+// A condition variable whose timed waits use the monotonic clock. absl::CondVar converts
+// a timeout to wall-clock time, so that setting the clock back by a minute would stop
+// heartbeats for a minute.
 //
 //   absl::Mutex mutex;
 //   SteadyCondition changed;
@@ -8,8 +8,8 @@
 //   const absl::Duration deadline = clock.Now() + absl::Seconds(1);
 //   while (!done && changed.WaitUntil(mutex, clock, deadline)) {}
 //
-// Waits may end without a reason: test the condition again. Thread safety:
-// from any thread, like absl::CondVar.
+// Waits may return spuriously: test the condition again. Thread safety: any thread, like
+// absl::CondVar.
 #pragma once
 
 #include <condition_variable>
@@ -26,7 +26,7 @@ class SteadyCondition {
   // Releases `mutex` while it waits. Infinite waits are allowed.
   void WaitFor(absl::Mutex& mutex, absl::Duration timeout)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
-  // False, without waiting, when `deadline` has passed.
+  // Waits until `deadline`. Returns false, without waiting, if it has passed.
   bool WaitUntil(absl::Mutex& mutex, const Clock& clock, absl::Duration deadline)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
   void Wait(absl::Mutex& mutex) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {

@@ -9,7 +9,8 @@ namespace {
 constexpr uint32_t kPartBits = 5;
 static_assert(StepDurations::kParts == 1u << kPartBits);
 
-// Below 2 * kParts microseconds a part is one microsecond.
+// Returns the part of a duration. Below 2 * kParts microseconds a part is one
+// microsecond.
 uint32_t PartOf(absl::Duration duration) {
   constexpr int64_t kLongest = (int64_t{1} << StepDurations::kDoublings) - 1;
   const auto us = static_cast<uint64_t>(
@@ -19,7 +20,7 @@ uint32_t PartOf(absl::Duration duration) {
   return static_cast<uint32_t>(us >> shift) + (shift << kPartBits);
 }
 
-// What a member says is not believed to be a time.
+// Limits a sum that a member reports: it need not be a sensible duration.
 absl::Duration Bounded(absl::Duration sum) {
   constexpr absl::Duration kMost = absl::Hours(24 * 36'500);
   return std::clamp(sum, absl::ZeroDuration(), kMost);
@@ -68,7 +69,7 @@ uint64_t StepDurations::total() const {
   return total;
 }
 
-// As if the steps of a part were spread evenly over it.
+// Assumes that the steps of a part are spread evenly over it.
 std::optional<absl::Duration> StepDurations::Quantile(double share) const {
   if (counts_.empty()) return std::nullopt;
   const double wanted = share * static_cast<double>(total());

@@ -1,10 +1,11 @@
-// Where the time of a job's steps goes, as workers and servers measure it. Sums since a
-// worker joined, or since a server has had the job: whoever shows them takes differences.
+// How the time of a job's steps divides into phases, as workers and servers measure it.
+// Values are sums since a worker joined, or since a server has had the job; take
+// differences of two readings.
 //
-// Of a worker the phases take turns, so that together they are all of its time. What goes
-// on behind the program's back, while it computes, is compute: it costs nothing.
-//   compute   the program does something else than wait for Syncline
-// and while it waits:
+// A worker's phases do not overlap and add up to all its time. Work in the background
+// while the program computes counts as compute, since it costs no time.
+//   compute   the program does something other than wait for Syncline
+// The other phases are times in which the program waits:
 //   encode    gradients are compressed or copied
 //   push      some of what was pushed is not acknowledged by the servers
 //   others    the servers have all of it, and no new weights came yet: other workers, and the
@@ -12,7 +13,7 @@
 //   publish   some of the new weights are here, the rest is awaited
 //   decode    new weights are put in their places
 //
-// Of a server they are measured side by side, for each step:
+// A server's phases are measured for each step and may overlap:
 //   hold      from the first contribution until the last one
 //   decide    from the last contribution until the coordinator's decision, where one is needed
 //   step      its slowest engine is at work: sums, optimizer, encoding

@@ -24,7 +24,7 @@ constexpr OptionSpec kBspOptions[] = {
      .least = 1,
      .most = static_cast<double>(kMaxWorkers),
      .kind = OptionKind::kWhole,
-     .meaning = "contributions that a step is made of at least; not given: all"},
+     .meaning = "fewest contributions that make a step; default: all"},
     {.name = "grace_ms",
      .most = static_cast<double>(kMaxGraceMs),
      .kind = OptionKind::kWhole,
@@ -56,7 +56,7 @@ constexpr OptionSpec kAspOptions[] = {
      .most = 100,
      .meaning = "strength of DC-ASGD's delay compensation; 0: none"}};
 
-// An error of a mode's options, and how it is written.
+// Adds to an error of a mode's options how the mode is written.
 absl::Status WithExample(std::string_view name, const absl::Status& status) {
   if (status.ok()) return status;
   const std::string_view example =
@@ -81,13 +81,13 @@ absl::Status CheckModeName(const std::string& name) {
 absl::Status CheckQuorum(const OptionValues& values) {
   if (OptionOr(kBspOptions, values, "whole") != 0 && values.contains("quorum")) {
     return absl::InvalidArgumentError(
-        "mode 'bsp': contributions are whole with a quorum anyway, and whole=1 waits for "
-        "everybody; say bsp:quorum=K or bsp:whole=1");
+        "mode 'bsp': with a quorum, contributions are whole anyway, and whole=1 waits "
+        "for all workers; say bsp:quorum=K or bsp:whole=1");
   }
   if (!values.contains("grace_ms") || values.contains("quorum")) return absl::OkStatus();
   return absl::InvalidArgumentError(
-      "mode 'bsp': grace_ms is the time that workers have after a quorum, and there is "
-      "none; say bsp:quorum=K,grace_ms=MS, or no grace_ms");
+      "mode 'bsp': grace_ms is the time that workers have after a quorum, but there is "
+      "no quorum; say bsp:quorum=K,grace_ms=MS, or no grace_ms");
 }
 
 }  // namespace
@@ -161,11 +161,11 @@ absl::StatusOr<SyncMode> ParseSyncMode(const NamedOptions& mode) {
 absl::Status CheckLocalAggregation(const NamedOptions& mode) {
   SYNCLINE_ASSIGN_OR_RETURN(const SyncMode parsed, ParseSyncMode(mode));
   if (parsed.is_lockstep() || parsed.is_whole) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(
-      "mode is ", FormatNamedOptions(mode),
-      ", and local aggregation is for bsp without a quorum, whose steps are the same for "
-      "all ranks of a host and leave no host out; take mode bsp, or leave local "
-      "aggregation out"));
+  return absl::InvalidArgumentError(
+      absl::StrCat("mode is ", FormatNamedOptions(mode),
+                   ", but local aggregation needs bsp without a quorum, whose steps are "
+                   "the same for all ranks of a host and leave no host out; use mode "
+                   "bsp, or no local aggregation"));
 }
 
 }  // namespace syncline

@@ -1,12 +1,13 @@
-// How the steps of a job's workers follow each other (docs/modes.md). Known to workers and
-// servers alike, and written as other choices are:
+// How the steps of a job's workers are synchronized (docs/modes.md). Both workers and
+// servers know it. Text forms:
 //
-//   bsp                    everybody contributes to a step before it is made
-//   bsp:quorum=3,grace_ms=200  at least so many; the others have so long after these
-//   bsp:whole=1            everybody's; of those who die in it, what is whole everywhere
-//   ssp:staleness=3        the same steps, but a worker may be so many ahead of the slowest;
-//                          in short ssp:3
-//   asp:age_power=1        each contribution is a step of its own, when it arrives
+//   bsp                        each step has a contribution of every worker
+//   bsp:quorum=3,grace_ms=200  at least 3 contributions; more count if within 200 ms
+//   bsp:whole=1                all contributions; of a worker that dies, those that are
+//                              complete everywhere
+//   ssp:staleness=3            like bsp, but a worker may lead the slowest by 3 steps;
+//                              short form ssp:3
+//   asp:age_power=1            each contribution is a step of its own, when it arrives
 #pragma once
 
 #include <cstdint>
@@ -19,25 +20,27 @@
 
 namespace syncline {
 
-// A worker that is further ahead computes on weights of which nothing is known to be good.
+// Upper limit: nothing is known about convergence on older weights.
 inline constexpr uint64_t kMaxStaleness = 64;
-// Longer than that, waiting for everybody is what is meant.
+// Upper limit: a longer wait amounts to waiting for all workers.
 inline constexpr uint64_t kMaxGraceMs = 60'000;
 
 struct SyncMode {
   enum class Kind { kBsp, kSsp, kAsp };
 
   Kind kind = Kind::kBsp;
-  uint64_t staleness = 0;  // steps that a worker may be ahead of the slowest; bsp: 0
-  // bsp: a step is made of so many contributions or more, and of those that come within the
-  // grace time after them; 0: of everybody's.
+  uint64_t staleness = 0;  // steps by which a worker may lead the slowest; bsp: 0
+  // bsp: minimum number of contributions to a step; those that arrive within the grace
+  // time after them count, too. 0: those of all workers.
   uint64_t quorum = 0;
-  // Of everybody's, each whole, however many there are: `quorum` is kMaxWorkers then.
+  // bsp: the complete contributions of all workers, however many these are; `quorum` is
+  // then kMaxWorkers.
   bool is_whole = false;
   uint64_t grace_ms = 0;
-  // asp: what a contribution whose weights were `age` versions old counts, over a fresh one:
-  // age_decay^age / (1 + age)^age_power, and with a limit times
-  // (1 + cos(pi age / age_limit)) / 2, which is 0 from the limit on (CGAD, arXiv 2605.09126).
+  // asp: weight of a contribution computed on weights that are `age` versions old,
+  // relative to a fresh one: age_decay^age / (1 + age)^age_power. With a limit it is also
+  // multiplied by (1 + cos(pi age / age_limit)) / 2, which is 0 from the limit on (CGAD,
+  // arXiv 2605.09126).
   double age_power = 0;
   double age_decay = 1;
   double age_limit = 0;  // 0: none
@@ -45,14 +48,14 @@ struct SyncMode {
   double compensation = 0;
 
   bool is_async() const { return kind == Kind::kAsp; }
-  // Whether a worker may compute on weights that others have moved on from, and have that
-  // counted.
+  // Returns true if a worker may compute on outdated weights, whose age is counted.
   bool has_delays() const { return is_async() || staleness > 0; }
   bool has_quorum() const { return quorum > 0; }
-  // Whether each step is of everybody's contributions, and its weights reach everybody before
-  // the next one is contributed to. Not of ssp, whose staleness may change.
+  // Returns true if each step has contributions of all workers, and its weights reach all
+  // of them before the next step's contributions. False for ssp, whose staleness may
+  // change.
   bool is_lockstep() const { return kind == Kind::kBsp && !has_quorum(); }
-  // Whether some versions never reach every worker.
+  // Returns true if some versions never reach every worker.
   bool skips_versions() const { return has_delays() || has_quorum(); }
   double WeightOfAge(uint64_t age) const;
   bool WeighsByAge() const { return age_power != 0 || age_decay != 1 || age_limit != 0; }
@@ -60,18 +63,20 @@ struct SyncMode {
   bool operator==(const SyncMode&) const = default;
 };
 
-// "bsp", "ssp", "asp".
+// Returns "bsp", "ssp" and "asp".
 std::span<const std::string_view> SyncModeNames();
-// Empty for unknown names.
+// Returns the options of a mode; empty for unknown names.
 std::span<const OptionSpec> SyncModeOptionsOf(std::string_view name);
-// The choice that `text` names; a number alone is the staleness: "ssp:3". InvalidArgument
-// names what is no option; whether the mode and its options exist ParseSyncMode says.
+// Parses the text of a mode. A number alone is the staleness: "ssp:3". InvalidArgument
+// names the part that is malformed. ParseSyncMode checks that the mode and its options
+// exist.
 absl::StatusOr<NamedOptions> ParseModeText(std::string_view text);
-// No name is bsp. InvalidArgument names the mode or option, its value and what is allowed.
+// Checks a choice; an empty name means bsp. InvalidArgument names the mode or option, its
+// value and what is allowed.
 absl::StatusOr<SyncMode> ParseSyncMode(const NamedOptions& mode);
-// Of a job whose members are hosts, each with several ranks (docs/pytorch.md): its steps
-// are the same for all ranks of a host, and leave no host out. InvalidArgument names the
-// mode and those that there are.
+// Checks a mode for a job whose members are hosts with several ranks each
+// (docs/pytorch.md): it must have the same steps for all ranks of a host, and must not
+// leave a host out. InvalidArgument names the mode and the allowed ones.
 absl::Status CheckLocalAggregation(const NamedOptions& mode);
 
 }  // namespace syncline

@@ -30,7 +30,7 @@ TEST(LocalAggregation, IsForStepsOfAllHosts) {
   }
   for (const char* mode : {"bsp:quorum=1", "bsp:quorum=16384", "ssp:0", "ssp:2", "asp"}) {
     EXPECT_THAT(std::string(CheckLocalAggregation(*ParseModeText(mode)).message()),
-                HasSubstr("local aggregation is for bsp without a quorum"))
+                HasSubstr("local aggregation needs bsp without a quorum"))
         << mode;
   }
 }

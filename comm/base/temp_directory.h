@@ -1,4 +1,4 @@
-// A directory of its own for a test, removed at the end with all that is in it.
+// A temporary directory for a test. It is removed at the end with everything in it.
 //
 //   TempDirectory directory;
 //   std::ofstream(directory.File("job.yaml")) << "workers: 2\n";

@@ -5,9 +5,12 @@
 namespace syncline {
 namespace {
 
-// Both sides cut by themselves: a change of a figure raises kProtocolVersion.
+// Workers and servers each cut by themselves, so a change of these constants must raise
+// kProtocolVersion.
 //
-// Enough for several servers to share a small model, and for both ways to overlap.
+// A model has about this many blocks or more, unless they would be shorter than
+// kLeastTiles. This is enough for several servers to share a small model, and for both
+// directions to overlap.
 constexpr uint64_t kWantedBlocks = 64;
 constexpr uint64_t kLeastTiles = 2;
 

@@ -8,10 +8,11 @@
 namespace syncline {
 namespace {
 
-// Below, heartbeats of 50 ms lose against the scheduler of a busy host and the living are
-// dropped.
+// With a shorter timeout, heartbeats every 50 ms could be late on a busy host, and living
+// members would be dropped.
 constexpr absl::Duration kShortest = absl::Milliseconds(500);
-// Above, it is a mistyped unit: no one wants a job to stand still for hours.
+// A longer timeout is probably a mistyped unit: no user wants a job to stand still for
+// hours.
 constexpr absl::Duration kLongest = absl::Hours(1);
 
 }  // namespace

@@ -23,19 +23,19 @@ TEST(Timeouts, RefusesWhatIsOutOfRangeAndSaysTheRange) {
   EXPECT_TRUE(Timeouts::Validate(kDefaultFailureTimeout).ok());
 }
 
-// What must hold between them for a dead member to be replaced within the failure
-// timeout.
+// Relations that must hold for a dead member to be replaced within the failure timeout.
 TEST(Timeouts, FitIntoEachOtherForEveryFailureTimeout) {
   for (absl::Duration f : {absl::Milliseconds(500), absl::Seconds(3), absl::Seconds(10),
                            absl::Minutes(5), absl::Hours(1)}) {
     const Timeouts t = Timeouts::Derive(f);
     EXPECT_EQ(t.failure_timeout, f);
     EXPECT_GE(t.lease, 4 * t.heartbeat_interval) << "one lost heartbeat must not kill";
-    // Detection (a lease, one heartbeat late), news (a heartbeat).
+    // Detection takes a lease and at most one heartbeat more; the news takes one
+    // heartbeat.
     EXPECT_LE(t.lease + 2 * t.heartbeat_interval, f);
     EXPECT_GT(t.link_silence, t.tolerated_cut) << "bytes that were cut come in time";
     EXPECT_LE(2 * t.connect_timeout, t.lease);
-    // A cut just before a heartbeat, and two slots until a new stream gets through.
+    // A cut may begin just before a heartbeat, and a new stream may take two slots.
     EXPECT_LE(t.heartbeat_interval + t.tolerated_cut + 2 * t.dial_slot, t.lease);
     EXPECT_LT(t.lease, t.coordinator_silence);
     EXPECT_GE(t.redial_after, 2 * t.heartbeat_interval) << "one late answer is no outage";

@@ -1,4 +1,4 @@
-// What the threads of a worker or a server are at, span by span, while a trace is open
+// Records spans of what the threads of a worker or a server do, while a trace is open
 // (docs/traces.md, docs/adr/0030-traces.md).
 //
 //   TraceRecorder recorder(clock);
@@ -8,12 +8,13 @@
 //   while (auto taken = recorder.Take(1000)) ...        // the thread that reports
 //   recorder.Close();
 //
-// Closed it costs its threads one load for each thing they do. Open, a span costs two
-// readings of the clock and a copy of 32 bytes: no lock and no memory, which is taken with
-// the first Open and kept. A span that finds no room is lost and counted; nobody waits.
+// While closed, it costs a thread one load per action. While open, a span costs two clock
+// readings and a copy of 32 bytes, without locks and allocations: memory is allocated by
+// the first Open and kept. A span without room is dropped and counted; threads never
+// wait.
 //
-// Thread safety: a track belongs to one thread at a time. AddTrack before the threads
-// begin; Open, Limit, Close and Take by one caller at a time.
+// Thread safety: a track belongs to one thread at a time. Call AddTrack before the
+// threads begin. Open, Limit, Close and Take: one caller at a time.
 #pragma once
 
 #include <array>
@@ -40,24 +41,33 @@ enum class TraceKind : uint8_t {
   kOthers,
   kPublish,
   kDecode,
-  // Of a worker and a block.
+  // Spans of a worker and a block.
   kEncodeBlock,
-  kPushBlock,   // from its first byte until the server acknowledged it
-  kAwaitBlock,  // from there until the new view came
+  kPushBlock,   // from its first byte until the server's acknowledgement
+  kAwaitBlock,  // from the acknowledgement until the new view arrived
   kDecodeBlock,
-  // Of a server's engine.
-  kReceive,  // a contribution was taken in
-  kStep,     // ... and made the step, or a decision did
-  kHold,     // of a step: from its first contribution to its last
-  kDecide,   // from there until the decision
-  kSend,     // from the last block's step until its views were delivered
+  // Spans of a server's engine.
+  kReceive,  // takes a contribution in
+  kStep,     // makes a step, after the last contribution or a decision
+  kHold,     // from the first contribution of a step to its last
+  kDecide,   // from the last contribution to the decision
+  kSend,     // from the step of the last block until its views were delivered
   kJournal,  // from a block's record until it was on the disk
+  // Spans of a whole model of a worker (worker/client/session.h).
+  kForward,
+  kBackward,
 };
-inline constexpr std::array<const char*, 16> kTraceKindNames = {
-    "compute",        "encode",       "push",         "wait for others",
-    "publish",        "decode",       "encode block", "push block",
-    "wait for block", "decode block", "receive",      "step",
-    "hold",           "decide",       "send views",   "journal"};
+inline constexpr std::array<const char*, 18> kTraceKindNames = {
+    "compute", "encode",       "push",       "wait for others", "publish",
+    "decode",  "encode block", "push block", "wait for block",  "decode block",
+    "receive", "step",         "hold",       "decide",          "send views",
+    "journal", "forward",      "backward"};
+
+// Returns true for kinds that describe the program itself. Their spans alone do not show
+// that a step was made.
+constexpr bool DescribesTheProgram(TraceKind kind) {
+  return kind <= TraceKind::kDecode || kind >= TraceKind::kForward;
+}
 
 struct TraceSpan {
   static constexpr uint32_t kNoBlock = ~uint32_t{0};
@@ -67,7 +77,7 @@ struct TraceSpan {
   int64_t end_ns = 0;
   uint64_t step = 0;
   uint32_t block = kNoBlock;
-  uint16_t rank = kNoRank;  // whose contribution it is about
+  uint16_t rank = kNoRank;  // rank of the contribution
   TraceKind kind = TraceKind::kCompute;
 
   bool operator==(const TraceSpan&) const = default;
@@ -82,7 +92,7 @@ class TraceTrack {
 
   bool IsOpen(uint32_t job) const;
   int64_t Now() const;
-  // Dropped where it is of a step behind the window.
+  // Drops a span of a step at or after the limit.
   void Add(const TraceSpan& span);
 
  private:
@@ -91,7 +101,7 @@ class TraceTrack {
   const TraceRecorder& recorder_;
   const std::string name_;
   // A ring: the owner writes at `end_`, the reporting thread reads at `begin_`.
-  std::unique_ptr<TraceSpan[]> spans_;  // before the recorder is opened
+  std::unique_ptr<TraceSpan[]> spans_;  // allocated by the recorder's first Open
   std::atomic<uint64_t> begin_ = 0;
   std::atomic<uint64_t> end_ = 0;
   std::atomic<uint64_t> lost_ = 0;
@@ -99,29 +109,29 @@ class TraceTrack {
 
 class TraceRecorder {
  public:
-  // 2 MiB of each thread.
+  // 2 MiB per thread.
   static constexpr size_t kSpansPerTrack = size_t{1} << 16;
 
-  // The clock outlives it.
+  // `clock` must outlive the recorder.
   explicit TraceRecorder(const Clock& clock) : clock_(clock) {}
 
-  // Lives as long as the recorder.
+  // Adds a track, which lives as long as the recorder.
   TraceTrack* AddTrack(std::string name);
 
-  // Forgets what was recorded before.
+  // Starts recording; discards what was recorded before.
   void Open(uint32_t job);
-  // Steps from this one on are of no interest.
+  // Ignores spans of steps from `until` on.
   void Limit(uint64_t until) { until_.store(until, std::memory_order_relaxed); }
-  // What was recorded stays to be taken.
+  // Stops recording. Recorded spans can still be taken.
   void Close() { open_.store(0, std::memory_order_relaxed); }
 
   struct Taken {
     std::string track;
     std::vector<TraceSpan> spans;
   };
-  // At most so many of one track; nothing when nothing is left.
+  // Returns at most `most` spans of one track; nullopt when nothing is left.
   std::optional<Taken> Take(size_t most);
-  // Since Open.
+  // Returns the number of spans dropped since Open.
   uint64_t lost() const;
   int64_t Now() const { return absl::ToInt64Nanoseconds(clock_.Now()); }
 
@@ -134,7 +144,7 @@ class TraceRecorder {
   std::atomic<uint64_t> until_ = 0;
 };
 
-// Acquire, since the memory of tracks comes with it: the same instruction on x86.
+// Acquire order makes the memory of tracks visible; on x86 it is the same instruction.
 inline bool TraceTrack::IsOpen(uint32_t job) const {
   return recorder_.open_.load(std::memory_order_acquire) == uint64_t{job} + 1;
 }

@@ -108,7 +108,7 @@ TEST(TraceRecorder, NothingIsLostOrTornBetweenAThreadThatAddsAndOneThatTakes) {
     const auto taken = recorder.Take(4096);
     if (!taken) continue;
     for (const TraceSpan& span : taken->spans) {
-      ASSERT_GE(span.step, next);  // in order, none twice
+      ASSERT_GE(span.step, next);  // in order, without repetition
       ASSERT_EQ(span, SpanOf(span.step));
       next = span.step + 1;
     }

@@ -28,7 +28,7 @@ std::string Listed(const std::vector<std::string>& names) {
 
 absl::Status UnknownJob(std::string_view name, std::span<const std::string_view> names,
                         JobSet set) {
-  // The distance to a very long name takes long.
+  // The edit distance to a very long name would take long.
   const std::string asked = Printable(name, kMaxJobNameBytes);
   std::string message = set == JobSet::kRunning
                             ? absl::StrCat("no job '", asked, "' is running")

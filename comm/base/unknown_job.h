@@ -1,4 +1,4 @@
-// What every command says of a job that is not there: which there are.
+// The error of commands about a job that does not exist. It lists those that do.
 //
 //   return UnknownJob(name, names, JobSet::kRunning);
 //   // "no job 'tost' is running; did you mean 'test'? There is also 'bert'"
@@ -11,10 +11,10 @@
 
 namespace syncline {
 
-// Of which jobs the names are: all that are known, or those that run.
+// Which jobs the names are: all known ones, or the running ones.
 enum class JobSet { kKnown, kRunning };
 
-// NotFound. Each name is shown safely, and the first ten of them.
+// Returns NotFound. Names are shown safely, at most ten.
 absl::Status UnknownJob(std::string_view name, std::span<const std::string_view> names,
                         JobSet set);
 

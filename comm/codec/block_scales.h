@@ -1,18 +1,18 @@
-// The layout of codecs that scale blocks of a tile: what one element decodes to depends
-// on its own few bits and on the scale of its block.
+// The layout of codecs that scale blocks of a tile: an element decodes from its own few
+// bits and the scale of its block.
 //
 //   offset  bytes
 //   0       1                 log2 of the elements of a block, 8 to 16
 //   1       3                 zero
 //   4       4 x blocks        FP32 scale of each block, finite and >= 0
 //           rest              the elements' bits, the first in the lowest bits of the
-//                             first byte; what the last byte has too many is zero
+//                             first byte; unused bits of the last byte are zero
 //
 //   const BlockLayout layout = {.block_log2 = 12, .bits = 1};
 //   layout.Bytes(n);
 //   SYNCLINE_ASSIGN_OR_RETURN(ScaledBlocks blocks, ParseScaledBlocks(bytes, n, 1));
 //
-// The block size travels in the bytes, so decoders take any.
+// The block size is part of the bytes, so decoders accept any.
 #pragma once
 
 #include <cmath>
@@ -39,7 +39,7 @@ constexpr bool IsBlockLog2(uint32_t block_log2) {
 
 struct BlockLayout {
   uint32_t block_log2 = kMaxBlockLog2;
-  uint32_t bits = 8;  // of an element
+  uint32_t bits = 8;  // per element
 
   size_t ScalesOffset() const { return 4; }
   size_t Blocks(size_t elements) const {
@@ -58,7 +58,7 @@ struct BlockLayout {
   }
 };
 
-// Checked bytes. For kernels.
+// Pointers into checked bytes, for kernels.
 struct ScaledBlocks {
   const std::byte* scales = nullptr;
   const std::byte* codes = nullptr;
@@ -69,7 +69,8 @@ struct ScaledBlocks {
   }
 };
 
-// InvalidArgument unless `bytes` has the layout above for so many elements of `bits`.
+// Fails with InvalidArgument unless `bytes` has the layout above for `elements` of `bits`
+// each.
 inline absl::StatusOr<ScaledBlocks> ParseScaledBlocks(ByteView bytes, size_t elements,
                                                       uint32_t bits) {
   uint32_t header = 0;

@@ -1,4 +1,4 @@
-// The contract every codec must keep, as a parameterised test suite. A codec's own test
+// The contract suite for codecs that encode each element on its own. A codec's own test
 // instantiates it:
 //
 //   INSTANTIATE_TEST_SUITE_P(Bf16, CodecContract, ::testing::Values(CodecCase{
@@ -26,8 +26,8 @@ namespace syncline {
 
 struct CodecCase {
   std::unique_ptr<Codec> (*make)();
-  // What decode(encode(x)) of one element must give, bit for bit; `random` are the bits
-  // of that element.
+  // Returns what decode(encode(x)) of one element must give, bit for bit. `random` holds
+  // the random bits of that element.
   float (*reference)(float x, uint32_t random);
 };
 
@@ -41,7 +41,7 @@ class CodecContract : public ::testing::TestWithParam<CodecCase> {
     return sizes;
   }
 
-  // Magnitudes from denormal to overflow, both signs, zeros and infinities mixed in.
+  // Magnitudes from denormal to overflow of both signs, mixed with zeros and infinities.
   static std::vector<float> Values(uint32_t n) {
     std::mt19937 random(n + 1);
     std::normal_distribution<float> normal;
@@ -118,7 +118,7 @@ TEST_P(CodecContract, TheResidualIsWhatDecodingLacks) {
     std::vector<float> want(n);
     for (uint32_t i = 0; i < n; ++i) want[i] = values[i] - decoded[i];
     ExpectSameBits(residual, want);
-    // In place.
+    // The residual may replace the values.
     codec_->Encode(values, values, kContext, bytes);
     ExpectSameBits(values, want);
   }

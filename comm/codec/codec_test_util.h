@@ -1,5 +1,5 @@
-// What the tests of quantizers share: inputs, encodings, and the checks that codecs with
-// scaled blocks (block_scales.h) have in common.
+// Helpers that the tests of quantizers share: inputs, encodings, and the checks for
+// codecs with scaled blocks (block_scales.h).
 #pragma once
 
 #include <algorithm>
@@ -23,7 +23,7 @@ namespace syncline {
 inline constexpr EncodeContext kTestContext = {
     .seed = 7, .step = 11, .tensor = 3, .first_element = 131072};
 
-// What scalar references round by.
+// The random bits that scalar references round by.
 inline constexpr RandomBits kTestRandom(kTestContext.seed, kTestContext.step,
                                         kTestContext.tensor, kTestContext.first_element);
 
@@ -66,14 +66,15 @@ inline double SquaredNorm(std::span<const float> values) {
   return sum;
 }
 
-// The part of |x|^2 that an encoding loses.
+// Returns the share of |x|^2 that an encoding loses.
 inline double LostShare(const Codec& codec, std::span<const float> values) {
   std::vector<float> residual(values.size());
   Encoded(codec, values, residual);
   return SquaredNorm(residual) / SquaredNorm(values);
 }
 
-// The order in which kernels sum blocks, so that every instruction set has the same bits.
+// Sums in the order in which kernels sum blocks, so that every instruction set gives the
+// same bits.
 inline float SumIn32Lanes(std::span<const float> terms) {
   std::vector<float> lanes(32);
   for (size_t i = 0; i < terms.size(); ++i) lanes[i % 32] += terms[i];
@@ -87,7 +88,8 @@ inline float SumIn32Lanes(std::span<const float> terms) {
 
 // ---- Codecs with scaled blocks ----
 
-// Every codec that `make` makes, of any block size, decodes the bytes of all others.
+// Checks that every codec that `make` makes, of any block size, decodes the bytes of all
+// others.
 inline void ExpectDecodersTakeAnyBlockSize(
     const std::function<std::unique_ptr<Codec>(uint32_t block_log2)>& make) {
   const std::vector<float> values = Gaussian(10000);
@@ -105,8 +107,8 @@ inline void ExpectDecodersTakeAnyBlockSize(
   EXPECT_EQ(got, want);
 }
 
-// What no encoder writes is refused. `bits` of an element; 77 of them leave bits of the
-// last byte unused.
+// Checks that bytes that no encoder writes are refused. `bits` are those of an element;
+// 77 elements leave some bits of the last byte unused.
 inline void ExpectRefusesBadBlocks(const Codec& codec, uint32_t bits) {
   const std::vector<std::byte> good = Encoded(codec, Gaussian(77));
   const auto refuses = [&](size_t at, std::initializer_list<uint8_t> bytes) {

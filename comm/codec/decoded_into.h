@@ -1,5 +1,4 @@
-// What becomes of decoded values: kernels that decode take one of these, so that there is
-// one loop for all.
+// Policies that say what a kernel does with decoded values, so that one loop serves all.
 //
 //   for (size_t i = 0; i < n; ++i) Into::To(out[i], into.Weighted(decoded[i]));
 #pragma once
@@ -18,7 +17,7 @@ struct AddWeighted {
   [[gnu::always_inline]] static void To(float& sum, float weighted) { sum += weighted; }
 };
 
-// What an encoding lost, where the values were.
+// Leaves in place of each value what its encoding lost.
 struct SubtractFrom {
   [[gnu::always_inline]] float Weighted(float value) const { return value; }
   [[gnu::always_inline]] static void To(float& value, float decoded) { value -= decoded; }

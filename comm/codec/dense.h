@@ -1,9 +1,9 @@
-// What all codecs so far have in common: every element takes the same number of bytes, so
-// that the length is all there is to check.
+// Dense codecs: every element takes the same number of bytes, so only the length needs
+// checking.
 //
-// Hence a dense encoding can also be cut: elements [first, first + n) of an encoded tile
+// A dense encoding can therefore be cut: elements [first, first + n) of an encoded tile
 // are the bytes [first * k, (first + n) * k) with k = MaxEncodedBytes(1), and these bytes
-// are a valid encoding of n elements. The servers use it to work strip by strip.
+// are a valid encoding of n elements. Servers use this to work strip by strip.
 #pragma once
 
 #include "absl/status/status.h"

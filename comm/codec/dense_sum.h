@@ -1,6 +1,5 @@
-// The kernel under Codec::DecodeAddAll for dense codecs: several encodings are added in
-// one pass over the accumulator, which then is read and written once for eight of them
-// instead of once for each.
+// The kernel of Codec::DecodeAddAll for dense codecs. It adds up to eight encodings in
+// one pass over the accumulator, instead of one pass for each.
 //
 //   struct Format {
 //     // Value number i of an encoding.
@@ -8,8 +7,8 @@
 //   };
 //   DenseSum<Format>::Add(parts, accumulator);
 //
-// Each element is summed in the order of the parts: the bits of adding one after another.
-// Include it only in files that are built with -O3.
+// Each element is summed in the order of the parts, so the bits equal those of adding one
+// part after another. Include this file only in sources that are built with -O3.
 #pragma once
 
 #include <array>
@@ -63,7 +62,7 @@ class DenseSum {
     const std::array<const std::byte*, kParts> bytes = parts.bytes;
     const std::array<float, kParts> weights = parts.weights;
     // The encodings do not overlap the sums.
-#ifndef __clang__  // which checks for overlap at run time, and warns of the pragma
+#ifndef __clang__  // clang checks for overlap at run time, and warns of the pragma
 #pragma GCC ivdep
 #endif
     for (size_t i = 0; i < n; ++i) {

@@ -33,7 +33,8 @@ void CheckRange(const BlockRange& range) {
   SYNCLINE_CHECK(range.elements > 0 && range.elements <= kBlockElements);
 }
 
-// The header of a block's first tile, without what the encoding decides.
+// Returns the header of a block's first tile, without the fields that depend on the
+// encoding.
 TileHeader FirstHeader(const BlockLabel& label, Checksum checksum) {
   TileHeader header;
   header.tensor = label.range.tensor;
@@ -55,7 +56,8 @@ void WriteHeader(TileHeader header, const Codec& codec, ByteView encoded,
   std::memcpy(out, &header, sizeof(header));
 }
 
-// Headers from `pool`, and the values where they lie, which are their own encoding.
+// Returns headers from `pool`, followed by the values where they lie: they are their own
+// encoding.
 Payload Borrow(const Codec& codec, const BlockLabel& label, Slice values,
                Checksum checksum, BufferPool& pool) {
   const uint32_t elements = label.range.elements;
@@ -75,7 +77,8 @@ Payload Borrow(const Codec& codec, const BlockLabel& label, Slice values,
   return payload;
 }
 
-// A refusal that names the tile; `what` is only built when it is needed.
+// Returns an error that names the tile. The message is built only if the function is
+// called.
 template <typename... Parts>
 absl::Status Refuse(const BlockRange& range, uint32_t tile, const Parts&... what) {
   return absl::InvalidArgumentError(
@@ -107,7 +110,7 @@ absl::Status CheckFlags(const TileHeader& header) {
   return absl::OkStatus();
 }
 
-// Everything that can be checked without the encoded bytes. The codec of the tile.
+// Makes all checks that need no encoded bytes. Returns the codec of the tile.
 absl::StatusOr<const Codec*> CheckHeader(const TileHeader& header,
                                          const BlockLabel& expected, uint32_t tile,
                                          const CodecSet& codecs) {
@@ -166,8 +169,8 @@ size_t MaxBlockBytes(const Codec& codec, uint32_t elements) {
   return MaxBlockBytes(CodecSet{&codec}, elements);
 }
 
-// The longest encoding of each tile: the codec that needs most for a whole tile may need
-// less than another for a short one.
+// Takes the longest encoding of each tile separately: the codec that needs most for a
+// whole tile may need less than another for a short one.
 size_t MaxBlockBytes(const CodecSet& codecs, uint32_t elements) {
   size_t bytes = 0;
   for (uint32_t tile = 0; tile < TilesOf(elements); ++tile) {
@@ -241,7 +244,7 @@ Payload LendBlock(const Codec& codec, const BlockLabel& label, Slice values,
   CheckRange(label.range);
   SYNCLINE_CHECK(values.size == codec.MaxEncodedBytes(1) * label.range.elements);
   Payload payload = Borrow(codec, label, std::move(values), checksum, pool);
-  payload.resize(2);  // its padding is there
+  payload.resize(2);  // the caller's zeros are the padding
   payload.back().size = Padded(payload.back().size);
   return payload;
 }
@@ -272,7 +275,7 @@ absl::Status WrongHeaders(size_t bytes, const BlockLabel& expected) {
                 tiles * sizeof(TileHeader));
 }
 
-// REQUIRES: as many headers as the block has tiles.
+// REQUIRES: `headers` has one header for each tile of the block.
 absl::StatusOr<BlockView> ParseTiles(ByteView headers, ByteView tiles,
                                      const BlockLabel& expected, const CodecSet& codecs) {
   const BlockRange& range = expected.range;

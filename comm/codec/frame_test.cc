@@ -18,7 +18,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// Where each field lies on the wire (docs/wire_format.md), written down a second time.
+// The offset of each field on the wire (docs/wire_format.md), written down a second time.
 struct Field {
   const char* name;
   size_t offset;
@@ -56,7 +56,7 @@ class Frame : public ::testing::TestWithParam<FrameCase> {
     return Gather(EncodeBlock(codec_, label, values, GetParam().checksum, pool_));
   }
 
-  // Makes the header CRC of tile `tile` right again after a change.
+  // Corrects the header CRC of tile `tile` after a change.
   static void Reseal(const Buffer& payload, size_t tile) {
     std::byte* header = payload.data() + 64 * tile;
     const uint32_t crc = Crc32c({header, 60});
@@ -191,9 +191,9 @@ TEST_P(Frame, RefusesAnotherBlockStepEpochOrCodec) {
       HasSubstr("codec"));
 }
 
-// Random bytes, and right frames with random damage whose CRCs are made right again.
-// Whatever happens, nothing outside the payload is read (the address sanitizer watches)
-// and what is accepted has exactly the expected shape.
+// Parses random bytes, and valid frames with random damage and corrected CRCs. Nothing
+// outside the payload may be read (AddressSanitizer checks that), and what is accepted
+// must have exactly the expected shape.
 TEST_P(Frame, SurvivesRandomBytes) {
   std::mt19937 random(12345);
   std::vector<float> values = SomeValues(65536 + 40);
@@ -256,7 +256,7 @@ TEST(FrameFp32, BorrowsTheValuesInsteadOfCopyingThem) {
   EXPECT_EQ(payload[2].size, 128u - 17 * 4);
 }
 
-// With zeros after them.
+// Values that are followed by zeros up to a multiple of 64 bytes.
 std::vector<float> PaddedValues(uint32_t n) {
   std::vector<float> values = SomeValues(n);
   values.resize((n + 15) / 16 * 16);

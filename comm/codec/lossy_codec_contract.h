@@ -1,13 +1,13 @@
-// The contract every codec must keep, lossy ones above all, as a parameterised test
-// suite. What it demands follows from Codec::traits(); only what a codec decodes to, bit
-// for bit, is left to the codec's own test, which also instantiates the suite:
+// The contract suite for every codec, lossy ones in particular, as parameterised tests.
+// Its demands follow from Codec::traits(). Only the exact decoded bits are left to the
+// codec's own test, which also instantiates the suite:
 //
 //   INSTANTIATE_TEST_SUITE_P(
 //       Sign, LossyCodecContract,
 //       ::testing::Values(LossyCodecCase{"Mean", [] { return MakeSignCodec({}); }}),
 //       LossyCodecCaseName);
 //
-// All inputs and draws are fixed, so a test that passes once passes always.
+// All inputs and random draws are fixed, so the results are repeatable.
 #pragma once
 
 #include <algorithm>
@@ -61,8 +61,8 @@ class LossyCodecContract : public ::testing::TestWithParam<LossyCodecCase> {
   static constexpr Shape kShapes[] = {Shape::kGaussian, Shape::kLaplace,
                                       Shape::kHeavyTailed, Shape::kSparse};
 
-  // Gradients as they come: in the best case, and where a scale common to a block is
-  // worst.
+  // Values of several distributions: typical gradients, and the worst cases for a scale
+  // that a block shares.
   static Floats Values(Shape shape, uint32_t n, uint32_t seed = 1) {
     std::mt19937 random(seed);
     std::normal_distribution<float> normal;
@@ -82,8 +82,8 @@ class LossyCodecContract : public ::testing::TestWithParam<LossyCodecCase> {
     return {.seed = 7, .step = step, .tensor = 3, .first_element = 131072};
   }
 
-  // Into memory of exactly the right size, so that AddressSanitizer sees every byte too
-  // many.
+  // Encodes into memory of exactly the right size, so that AddressSanitizer sees every
+  // byte written beyond it.
   Bytes Encode(std::span<const float> values, std::span<float> residual = {},
                uint64_t step = 11) const {
     Bytes room(codec_->MaxEncodedBytes(static_cast<uint32_t>(values.size())));
@@ -117,8 +117,8 @@ class LossyCodecContract : public ::testing::TestWithParam<LossyCodecCase> {
     return sum;
   }
 
-  // All three ways to read `bytes` agree on whether they are an encoding of `n` values,
-  // and who refuses them touches nothing.
+  // Checks that all three ways to read `bytes` agree on whether they are an encoding of
+  // `n` values, and that a refusal touches nothing. Returns whether they accept.
   bool IsAccepted(const Bytes& bytes, uint32_t n) const {
     const Bytes exact(bytes.begin(), bytes.end());
     const absl::Status checked = codec_->Validate(exact, n);
@@ -138,7 +138,7 @@ class LossyCodecContract : public ::testing::TestWithParam<LossyCodecCase> {
     return checked.ok();
   }
 
-  // Error feedback keeps its residual bounded only then.
+  // Whether error feedback keeps the residual bounded.
   bool ConvergesWithErrorFeedback() const {
     const CodecTraits traits = codec_->traits();
     return traits.unbiased ? traits.variance < 1 : traits.contraction > 0;
@@ -298,7 +298,7 @@ TEST_P(LossyCodecContract, DamagedBytesAreRefusedOrHarmless) {
     const Bytes bytes = Encode(Values(Shape::kGaussian, n, n));
     for (int trial = 0; trial < 1000; ++trial) {
       Bytes damaged = bytes;
-      // Where the structure is, half of the time.
+      // Half of the trials damage the beginning, where the structure is.
       const size_t reach = trial % 2 == 0 ? bytes.size() : std::min<size_t>(24, n);
       for (int flips = 0; flips <= trial % 4; ++flips) {
         damaged[random() % std::min(reach, bytes.size())] =
@@ -370,7 +370,7 @@ TEST_P(LossyCodecContract, TheErrorIsWithinTheContraction) {
                 (1 - traits.contraction) * (1 + 1e-9) * SquaredNorm(values))
           << n << " values of shape " << static_cast<int>(shape);
     }
-    // All in one value, where a scale common to many is worst.
+    // All in one value: the worst case for a scale that many values share.
     Floats values(n, 0.0f);
     values[n / 2] = 3;
     Floats residual(n);
@@ -392,15 +392,16 @@ TEST_P(LossyCodecContract, TheErrorIsWithinTheVariance) {
         Encode(values, residual, static_cast<uint64_t>(draw));
         error += SquaredNorm(residual) / kDraws;
       }
-      // Few values are few draws: theirs scatter around a bound that may be attained.
+      // Few values mean few draws, whose mean scatters around a bound that may be
+      // attained.
       EXPECT_LE(error, traits.variance * (n < 100 ? 1.5 : 1.05) * SquaredNorm(values))
           << n << " values of shape " << static_cast<int>(shape);
     }
   }
 }
 
-// Each element within 5 standard deviations, and sums over all elements, which show a
-// common bias that no element shows.
+// Checks each element within 5 standard deviations, and sums over all elements, which
+// reveal a common bias that no single element shows.
 TEST_P(LossyCodecContract, TheMeanOfManyDrawsIsTheValue) {
   if (!codec_->traits().unbiased) return;  // biased
   constexpr uint32_t kElements = 300;
@@ -417,9 +418,9 @@ TEST_P(LossyCodecContract, TheMeanOfManyDrawsIsTheValue) {
     }
   }
   const double variance =
-      std::accumulate(squares.begin(), squares.end(), 0.0) / kDraws;  // of all together
+      std::accumulate(squares.begin(), squares.end(), 0.0) / kDraws;  // sum over all
   for (uint32_t i = 0; i < kElements; ++i) {
-    // An element that hardly ever rounds up says nothing of its own variance.
+    // An element that hardly ever rounds up gives no good estimate of its own variance.
     const double own = std::max(squares[i] / kDraws, variance / kElements);
     EXPECT_LE(std::abs(sums[i] / kDraws), 5 * std::sqrt(own / kDraws) + 1e-6) << i;
   }
@@ -430,8 +431,8 @@ TEST_P(LossyCodecContract, TheMeanOfManyDrawsIsTheValue) {
       const bool negative = projection == 0 ? values[i] < 0 : random() % 2 == 1;
       sum += (negative ? -sums[i] : sums[i]) / kDraws;
     }
-    // Errors of elements may depend on each other (random-k): those of one draw then add
-    // up in the worst case.
+    // Errors of elements may depend on each other (random-k). In the worst case the
+    // errors of one draw then add up.
     EXPECT_LE(std::abs(sum), 5 * std::sqrt(2 * variance / kDraws) + 1e-4) << projection;
   }
 }

@@ -1,5 +1,5 @@
-// The largest magnitude of many values. Part of kernels (comm/base/isa.h); include it
-// only in files that are built with -O3.
+// The largest magnitude of many values. It is part of kernels (comm/base/isa.h); include
+// it only in sources that are built with -O3.
 #pragma once
 
 #include <cstddef>
@@ -9,9 +9,10 @@
 
 namespace syncline {
 
-// 0 for none. REQUIRES: no NaN.
+// Returns 0 for no values. REQUIRES: no NaN.
 SYNCLINE_KERNEL float MaxMagnitude(const float* values, size_t n) {
-  // Magnitudes sort like their bits; unlike floats these are vectorised.
+  // Magnitudes sort like their bits. The compiler vectorises a maximum of integers, not
+  // of floats.
   uint32_t max = 0;
   for (size_t i = 0; i < n; ++i) {
     const uint32_t magnitude = __builtin_bit_cast(uint32_t, values[i]) & 0x7fffffff;

@@ -1,17 +1,17 @@
-// What the codecs that quantise whole tiles have in common: everything but the layout of
-// the bytes and the two loops that write and read them.
+// The common part of the codecs that quantise whole tiles. A format adds the layout of
+// the bytes and the two loops that write and read them:
 //
 //   struct NaturalFormat {
 //     static constexpr CodecId kId = CodecId::kNatural;
-//     // Elements that are decoded at once, so that a strip starts at a multiple of it.
+//     // Number of elements that are decoded at once. A strip starts at a multiple of it.
 //     static constexpr size_t kStrip = 1024;
-//     struct Options {};                        // of the encoder; a kernel's argument
-//     struct Checked { ... };                   // an encoding that was checked
+//     struct Options {};                        // the encoder's; passed to the kernel
+//     struct Checked { ... };                   // a checked encoding
 //     static std::string NameOf(const Options&);
 //     static CodecTraits TraitsOf(const Options&);
 //     static size_t BytesOf(const Options&, size_t elements);
 //     static absl::StatusOr<Checked> Check(ByteView bytes, size_t elements);
-//     // If a GPU encodes to the same bytes.
+//     // Optional: present if a GPU encodes to the same bytes.
 //     static std::optional<DeviceForm> DeviceFormOf(const Options&);
 //     SYNCLINE_KERNEL void EncodeTile(QuantizerTile, Options, EncodeContext);
 //     // Into::To(out[i], into.Weighted(value)) for each element (decoded_into.h).
@@ -20,8 +20,8 @@
 //   };
 //   return std::make_unique<QuantizerCodec<NaturalFormat>>(options);
 //
-// Include it only in files that are built with -O3: GCC vectorises loops of unknown
-// length from there on.
+// Include this file only in sources that are built with -O3, because GCC vectorises loops
+// of unknown length only there.
 #pragma once
 
 #include <cstddef>
@@ -43,8 +43,8 @@ namespace syncline {
 struct QuantizerTile {
   size_t elements = 0;
   const float* values = nullptr;
-  float* residual = nullptr;  // null, or maybe `values`
-  std::byte* out = nullptr;   // Format::BytesOf
+  float* residual = nullptr;  // null: not wanted; may be `values`
+  std::byte* out = nullptr;   // has Format::BytesOf bytes
 };
 
 // Decoded elements [first, first + n) go to out[0, n).

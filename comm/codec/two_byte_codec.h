@@ -1,5 +1,5 @@
-// What the codecs of two bytes per element have in common: everything but the rule that
-// makes a float from two bytes and back.
+// The common part of the codecs of two bytes per element. A format adds the rules that
+// convert a float to two bytes and back:
 //
 //   struct Bf16Format {
 //     static constexpr CodecId kId = CodecId::kBf16;
@@ -10,8 +10,8 @@
 //   };
 //   return std::make_unique<TwoByteCodec<Bf16Format>>();
 //
-// Include it only in files that are built with -O3: GCC vectorises loops of unknown
-// length from there on.
+// Include this file only in sources that are built with -O3, because GCC vectorises loops
+// of unknown length only there.
 #pragma once
 
 #include <string_view>
@@ -70,7 +70,7 @@ class TwoByteCodec final : public Codec {
     return absl::OkStatus();
   }
 
-  // For DenseSum.
+  // Used by DenseSum.
   [[gnu::always_inline]] static float Read(const std::byte* bytes, size_t i) {
     return Format::Widen(AsU16s(bytes)[i]);
   }

@@ -10,9 +10,9 @@
 
 namespace syncline {
 
-// FNV-1a (comm/base/job_seed.h) of words, in lanes that a core runs side by side; the shift
-// brings high bits down, where a product alone carries bits upwards only. For one word
-// both are one-to-one.
+// FNV-1a (comm/base/job_seed.h) over words, in lanes that a core computes in parallel.
+// The shift moves high bits down, since a product carries bits only upwards. Both
+// operations are one-to-one for a given word.
 uint64_t ViewDigest(const Payload& payload, uint32_t elements) {
   constexpr size_t kLanes = 4;
   const Buffer gathered = payload.size() == 1 ? Buffer() : Gather(payload);

@@ -1,5 +1,5 @@
-// Tells a worker's first values from the servers' by a few bytes: what it holds already
-// is not sent to it.
+// A digest that compares a worker's first values with the servers' in a few bytes, so
+// that values that the worker already holds are not sent.
 //
 //   const uint64_t digest = ViewDigest(payload, range.elements);
 //
@@ -12,10 +12,11 @@
 
 namespace syncline {
 
-// 64 bits of what the tiles of an encoded block hold, whatever step and epoch their headers
-// name. Blocks that differ in a single word never have the same digest, others hardly ever;
-// anyone who wants to can make such a pair. REQUIRES: a payload of a BlockWriter or of
-// EncodeBlock, for a block of `elements`.
+// Returns a 64-bit digest of the tiles of an encoded block; the step and epoch in their
+// headers do not count. Blocks that differ in a single 64-bit word never have the same
+// digest; other differing blocks hardly ever do. It does not withstand deliberate
+// collisions. REQUIRES: the payload of a BlockWriter or of EncodeBlock, for a block of
+// `elements`.
 uint64_t ViewDigest(const Payload& payload, uint32_t elements);
 
 }  // namespace syncline

@@ -1,8 +1,8 @@
-// Numbers as they lie in received bytes: at any address, little-endian.
+// Access to numbers in received bytes: at any address, little-endian.
 //
 // Frames start on 64 bytes, but a codec must not crash on a view that does not. On x86-64
-// an unaligned vector load from an aligned address costs nothing, so there is one path
-// for both.
+// an unaligned vector load from an aligned address costs nothing, so one path serves
+// both.
 #pragma once
 
 #include <bit>

@@ -1,5 +1,6 @@
-// In which unit a sender keeps what lossy encodings have lost: of the gradient, or of the
-// weights' change, so that it is converted when the learning rate changes.
+// Decides the unit in which a sender keeps what lossy encodings have lost: that of the
+// gradient, or that of the weights' change. In the second case it is converted when the
+// learning rate changes.
 //
 // Thread safety: pure functions.
 #pragma once
@@ -10,10 +11,10 @@
 
 namespace syncline {
 
-// Whether it is converted: under sgd, whose steps are proportional to gradients, unless
-// gradients are clipped. A limit is judged in the unit of the gradient: as the rate falls,
-// kept values that follow it would grow beyond the limit and be clipped away, together with
-// the gradient beside them. `gradient` are the job's gradient transforms.
+// Returns whether it is converted. It is under sgd, whose steps are proportional to
+// gradients, unless gradients are clipped: the limit applies in the unit of the gradient.
+// As the rate falls, converted values would grow beyond the limit and be clipped away,
+// together with the gradient beside them. `gradient` holds the job's gradient transforms.
 bool ResidualsFollowRate(std::string_view optimizer, const OptionValues& gradient);
 
 }  // namespace syncline

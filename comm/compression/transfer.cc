@@ -37,7 +37,7 @@ absl::Status Unknown(std::string_view what, std::string_view name,
                                                  DidYouMean(name, names)));
 }
 
-// What others call them: (alias, preset).
+// Names that other programs use: (alias, preset).
 constexpr std::pair<std::string_view, std::string_view> kAliases[] = {
     {"bytegrad", "int8"}, {"dithering", "int8-stochastic"}, {"1bit", "onebit"}};
 
@@ -55,7 +55,7 @@ absl::StatusOr<CodecPreset> FindPreset(std::string_view name) {
 
 bool TakesText(const CodecPreset& preset, std::string_view option) {
   using enum CodecPreset::Kind;
-  // Candidates of auto share error feedback, and no other memory.
+  // Candidates of auto share error feedback and have no other memory.
   if (preset.kind == kDense || preset.kind == kAuto) return false;
   if (option == "memory") return true;
   if (preset.kind != CodecPreset::Kind::kSelector) return false;
@@ -106,7 +106,7 @@ absl::StatusOr<Reading> Read(std::string_view text) {
   return reading;
 }
 
-// The shortest text that reads back as the same number.
+// Returns the shortest text that parses to the same number.
 std::string Shortest(double value) {
   std::array<char, 32> text;
   const auto end = std::to_chars(text.data(), text.data() + text.size(), value).ptr;
@@ -152,7 +152,7 @@ std::string CanonicalCodec(std::string_view text) {
   return options.empty() ? name : absl::StrCat(name, ":", absl::StrJoin(options, ","));
 }
 
-// Whether deltas may travel so.
+// Checks whether deltas may be published with this transfer.
 absl::Status CheckPublishes(const Transfer& transfer) {
   if (transfer.chooses()) {
     return absl::InvalidArgumentError(
@@ -163,6 +163,12 @@ absl::Status CheckPublishes(const Transfer& transfer) {
     return absl::InvalidArgumentError(
         "scope=tensor needs all of a tensor in one place, but its blocks lie on several "
         "servers; take scope=tile");
+  }
+  if (transfer.memory.kind == MemoryKind::kMomentumCorrection) {
+    return absl::InvalidArgumentError(
+        "momentum is corrected where gradients are pushed, and a published view has "
+        "none; "
+        "take 'topk' here");
   }
   const CodecTraits traits = transfer.codec->traits();
   if (transfer.follows && traits.variance < 1) {
@@ -181,7 +187,7 @@ absl::StatusOr<SelectorScope> FindScope(const Reading& reading) {
       absl::StrCat("scope '", text->second, "' is unknown; it is 'tile' or 'tensor'"));
 }
 
-// Fills in what a selector is made of beside its numbers.
+// Fills in the parts of a selector that are not numbers.
 absl::Status ReadSelector(const Reading& reading, PresetParts& parts) {
   parts.selector = SelectorOf(reading.preset, parts);
   SYNCLINE_ASSIGN_OR_RETURN(parts.selector.scope, FindScope(reading));
@@ -218,7 +224,7 @@ Transfer::Shape Transfer::ShapeOf(std::string_view name,
 
 uint64_t Transfer::TensorTopCount(uint64_t elements, uint64_t step) const {
   if (!selector || selector->scope != SelectorScope::kTensor) return 0;
-  if (elements <= kTileElements) return 0;  // its tile is the tensor
+  if (elements <= kTileElements) return 0;  // the tile is the whole tensor
   return TopCount(*selector, elements, step);
 }
 
@@ -314,7 +320,7 @@ absl::StatusOr<std::vector<TensorTransfers>> ParseTransfers(
   SYNCLINE_ASSIGN_OR_RETURN(std::vector<Transfer> publishes, down.ForTensors(tensors));
   std::vector<TensorTransfers> transfers;
   for (size_t i = 0; i < tensors.size(); ++i) {
-    publishes[i].memory = {};  // the view is the memory
+    publishes[i].memory = {};  // the view itself is the memory
     transfers.push_back(
         {.push = std::move(pushes[i]), .publish = std::move(publishes[i])});
   }

@@ -1,16 +1,16 @@
-// How a tensor's values travel one way: a codec, what takes its place where it cannot
-// encode, and what the sender remembers.
+// A Transfer says how a tensor's values are sent in one direction: with which codec, with
+// which substitute if that codec cannot encode them, and with which memory.
 //
 //   SYNCLINE_ASSIGN_OR_RETURN(const Transfer transfer, ParseTransfer("topk:ratio=0.01"));
 //   SYNCLINE_ASSIGN_OR_RETURN(const Transfer of_tensor,
 //                             transfer.ForTensor(Transfer::ShapeOf("w", {1000, 300})));
 //
-// Pushes carry gradients. Published views carry weights while the codec is dense; otherwise
-// deltas: C(w - view), added to the view on both sides, which hence is the same bits
-// there. Nothing is lost on this way, because the next delta is taken to the same view
-// (EF21; Richtarik et al. 2021, arXiv 2110.03294).
+// Pushes carry gradients. Published views carry weights if the codec is dense. Otherwise
+// they carry deltas C(w - view), which both sides add to the view; so the view has the
+// same bits on both. Nothing is lost in this direction, because the next delta refers to
+// the same view (EF21; Richtarik et al. 2021, arXiv 2110.03294).
 //
-// Thread safety: values; the codecs may be shared.
+// Thread safety: these are values; codecs may be shared between threads.
 #pragma once
 
 #include <cstdint>
@@ -36,41 +36,43 @@ enum class MemoryKind { kNone, kErrorFeedback, kMomentumCorrection };
 
 struct MemorySpec {
   MemoryKind kind = MemoryKind::kNone;
-  double decay = 1;       // of error feedback
-  double momentum = 0.9;  // of momentum correction
+  double decay = 1;       // kErrorFeedback: factor of what is kept
+  double momentum = 0.9;  // kMomentumCorrection
   bool nesterov = false;
 
   bool operator==(const MemorySpec&) const = default;
 };
 
-// Small tensors and vectors (biases, norms) are not worth compressing: they are little of
-// the traffic and much of the model's behaviour.
+// Which tensors are compressed. Small tensors and vectors (biases, norms) are not worth
+// it: they are little of the traffic and matter much to the model.
 struct CompressWhat {
   uint64_t min_elements = 16384;  // 64 KiB of FP32
-  bool vectors = false;           // tensors of one dimension too
+  bool vectors = false;           // compress tensors of one dimension too
   uint64_t dense_steps = 0;       // the job's first steps are not compressed
 };
 
 struct Transfer {
   SharedCodec codec = nullptr;
-  // For pushed tiles with NaN or infinity, and for whole tensors that are not compressed.
-  // Null when `codec` is dense itself.
+  // The codec for pushed tiles with NaN or infinity, and for whole tensors that are not
+  // compressed. Null if `codec` is dense itself.
   SharedCodec dense = nullptr;
   MemorySpec memory = {};
   CompressWhat what = {};
-  // Servers make signs of the mean of all workers (signSGD with majority vote; Bernstein
-  // et al. 2018, arXiv 1810.05291), also of tensors that travel densely.
+  // The servers take the sign of the mean of all workers (signSGD with majority vote;
+  // Bernstein et al. 2018, arXiv 1810.05291), also for tensors that are sent densely.
   bool votes = false;
-  // Servers divide each value by the weight of those who sent it, not of all: by default a
-  // value that one worker of W sends counts 1 / W (SparseLoCo; Sarfi et al. 2025, arXiv
-  // 2508.15706). Not for tensors that travel densely.
+  // The servers divide each value by the weight of the workers that sent it (SparseLoCo;
+  // Sarfi et al. 2025, arXiv 2508.15706). By default they divide by the weight of all, so
+  // a value that one worker of W sends counts 1 / W. It does not apply to tensors that
+  // are sent densely.
   bool mean_of_senders = false;
-  // Deltas of it bring a view nearer to the weights.
+  // Whether deltas in this codec bring a view nearer to the weights.
   bool follows = true;
-  // What `codec` selects by, if it selects.
+  // The selector of `codec`, if it has one.
   std::optional<SelectorSpec> selector = std::nullopt;
-  // Of preset auto: the codecs that a CodecPolicy with the options `policy` chooses from,
-  // by Candidate; kBlocks only if policy.by_statistics. `codec` is top-k until Using.
+  // Preset auto: the codecs, by Candidate, among which a CodecPolicy with the options
+  // `policy` chooses. kBlocks is among them only if policy.by_statistics. `codec` is
+  // top-k until Using is called.
   std::vector<SharedCodec> candidates = {};
   CodecPolicyOptions policy = {};
 
@@ -78,16 +80,16 @@ struct Transfer {
   bool CompressesAt(uint64_t step) const {
     return compresses() && step >= what.dense_steps;
   }
-  // How many values of a tensor of `elements` a step sends, if they are the largest of
-  // the whole tensor: then who encodes finds EncodeContext::threshold first
-  // (sparse/tensor_histogram.h). 0 if tiles look at themselves alone.
+  // Returns how many values of a tensor of `elements` a step sends, if they are the
+  // largest of the whole tensor. Encoders must then compute EncodeContext::threshold
+  // first (sparse/tensor_histogram.h). Returns 0 if each tile is encoded on its own.
   uint64_t TensorTopCount(uint64_t elements, uint64_t step) const;
   // Whether the codec is chosen from step to step.
   bool chooses() const { return !candidates.empty(); }
-  // This transfer with one of its candidates as the codec. kDense keeps what it loses, as
-  // all of them do. REQUIRES: chooses().
+  // Returns this transfer with one of its candidates as the codec. kDense keeps a
+  // residual, as all candidates do. REQUIRES: chooses().
   Transfer Using(Candidate candidate) const;
-  // All that a receiver of pushes takes.
+  // Returns all codecs that a receiver of pushes must accept.
   CodecSet Accepted() const;
   struct Shape {
     uint64_t elements = 0;
@@ -96,8 +98,8 @@ struct Transfer {
     std::string name = {};
   };
   static Shape ShapeOf(std::string_view name, std::span<const uint64_t> extents);
-  // The transfer of one tensor of a job. InvalidArgument: the codec cannot encode such
-  // tensors, and the policy above does not exempt this one.
+  // Returns the transfer of one tensor of a job. Fails with InvalidArgument if the codec
+  // cannot encode such tensors and `what` does not exempt this one.
   absl::StatusOr<Transfer> ForTensor(const Shape& shape) const;
 };
 
@@ -106,22 +108,22 @@ struct TensorTransfers {
   Transfer publish = {};
 };
 
-// "NAME" or "NAME:option=value,option=value". InvalidArgument names what is wrong, the
-// nearest name or the allowed range.
+// Parses "NAME" or "NAME:option=value,option=value". Fails with InvalidArgument, which
+// names the mistake and the nearest name or the allowed range.
 absl::StatusOr<Transfer> ParseTransfer(std::string_view text);
 
-// Those of all tensors of a job, in order. Both texts may be rules by the tensors' names,
-// "CODEC@PATTERN;...;CODEC" (transfer_rules.h); errors name the setting and the rule.
-// Without tensors only the texts are checked.
+// Returns the transfers of all tensors of a job, in order. Both texts may be rules by
+// tensor name, "CODEC@PATTERN;...;CODEC" (transfer_rules.h). Errors name the setting and
+// the rule. Without tensors it only checks the texts.
 absl::StatusOr<std::vector<TensorTransfers>> ParseTransfers(
     std::string_view push, std::string_view publish,
     std::span<const Transfer::Shape> tensors);
 
-// The same text for the same transfer, or rules of transfers: options in order, without
-// those that are defaults. Texts that nothing accepts stay as they are.
+// Returns one canonical text for a transfer or rules of transfers: options in order,
+// without defaults. Returns an invalid text unchanged.
 std::string CanonicalTransfer(std::string_view text);
 
-// What the names are and what they take, for --help and the documentation.
+// Name, meaning and options of a preset, for --help and the documentation.
 struct TransferPreset {
   std::string_view name = {};
   std::string_view meaning = {};

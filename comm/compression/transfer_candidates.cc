@@ -24,7 +24,8 @@ absl::StatusOr<std::vector<SharedCodec>> MakeCandidates(
   std::vector<SharedCodec> candidates = {MakeBf16Codec(), int8, MakeSignCodec({}),
                                          std::move(topk)};
   if (!options.by_statistics) return candidates;
-  // FP32: what rounding lost would keep a block that was sent once from being zero again.
+  // FP32, because rounding errors would prevent a block that was sent once from being
+  // zero again.
   SYNCLINE_ASSIGN_OR_RETURN(SharedCodec blocks,
                             MakeSparseCodec({.name = "blocks",
                                              .selector = {.kind = SelectorKind::kBlocks},
@@ -36,7 +37,7 @@ absl::StatusOr<std::vector<SharedCodec>> MakeCandidates(
 
 CodecSet AcceptedOf(std::span<const SharedCodec> candidates) {
   CodecSet codecs;
-  // From behind: blocks take more bytes than top-k, which has the same id.
+  // In reverse order, because blocks take more bytes than top-k, which has the same id.
   for (size_t i = candidates.size(); i-- > 0;) {
     const Codec* const codec = candidates[i].get();
     const bool has_id = std::ranges::any_of(

@@ -10,12 +10,12 @@
 
 namespace syncline {
 
-// In the order of Candidate; kBlocks only if options.by_statistics. Top-k sends int8
-// values. InvalidArgument if the ratio is none.
+// Makes the candidates in the order of Candidate; kBlocks only if options.by_statistics.
+// Top-k sends int8 values. Fails with InvalidArgument if the ratio is invalid.
 absl::StatusOr<std::vector<SharedCodec>> MakeCandidates(
     const CodecPolicyOptions& options);
 
-// One of each id, which decodes all candidates with this id.
+// Returns one codec for each id; it decodes all candidates with this id.
 CodecSet AcceptedOf(std::span<const SharedCodec> candidates);
 
 }  // namespace syncline

@@ -100,11 +100,11 @@ CodecPreset Integers(std::string_view name, std::string_view meaning,
       }};
   preset.options.front().standard = standard.block_log2;
   if (standard.clip > 0) {
-    preset.options.push_back(
-        {.name = "clip",
-         .standard = standard.clip,
-         .most = 256,
-         .meaning = "values are cut to so many root mean squares of a block; 0: none"});
+    preset.options.push_back({.name = "clip",
+                              .standard = standard.clip,
+                              .most = 256,
+                              .meaning = "values are clipped to this multiple of a "
+                                         "block's root mean square; 0: none"});
   }
   return preset;
 }
@@ -171,7 +171,7 @@ std::vector<CodecPreset> QuantizerPresets() {
   add("qsgd", "8-bit integers of the block's norm, rounded at random",
       {.bits = 8, .rounding = kStochastic, .range = IntegerRange::kL2});
   for (CodecPreset& preset : presets) {
-    // Sums of rotated signs are no vote.
+    // A sum of rotated signs is not a vote.
     if (preset.name != "signsgd") AddRotation(preset);
   }
   return presets;
@@ -211,12 +211,12 @@ std::vector<OptionSpec> RatioOptions(double standard) {
           {.name = "warmup_steps",
            .most = 1e15,
            .kind = OptionKind::kWhole,
-           .meaning = "the ratio falls to its value over so many steps"},
+           .meaning = "steps over which the ratio falls to its value"},
           {.name = "warmup_ratio",
            .standard = warmup.ratio,
            .least = 1e-6,
            .most = 1,
-           .meaning = "from this one"}};
+           .meaning = "the ratio at the start of the warm-up"}};
 }
 
 std::vector<OptionSpec> SelectorOptions(const SelectorSpec& standard) {
@@ -229,9 +229,10 @@ std::vector<OptionSpec> SelectorOptions(const SelectorSpec& standard) {
                          .most = kMaxChunkLog2,
                          .kind = OptionKind::kWhole,
                          .meaning = "that share of each 2^n values; 16: of the tile"});
-      options.push_back({.name = "mean_of_senders",
-                         .kind = OptionKind::kFlag,
-                         .meaning = "1: a value's mean is of those who sent it"});
+      options.push_back(
+          {.name = "mean_of_senders",
+           .kind = OptionKind::kFlag,
+           .meaning = "1: a value's mean is over the workers that sent it"});
       break;
     case SelectorKind::kTopKSampled:
     case SelectorKind::kProportional:
@@ -254,7 +255,7 @@ std::vector<OptionSpec> SelectorOptions(const SelectorSpec& standard) {
       return {{.name = "threshold",
                .standard = standard.threshold,
                .most = 1e30,
-               .meaning = "what is above it is sent"}};
+               .meaning = "values above it are sent"}};
     case SelectorKind::kBlocks:
       return {};
   }
@@ -306,24 +307,26 @@ OptionSpec& OptionOf(CodecPreset& preset, std::string_view name) {
   return *std::ranges::find(preset.options, name, &OptionSpec::name);
 }
 
-// The codec of SparseLoCo (Sarfi et al. 2025, arXiv 2508.15706), for pushes of local SGD:
-// its error feedback stands in for the outer optimizer's momentum. 64 of 4,096 values.
+// The codec of SparseLoCo (Sarfi et al. 2025, arXiv 2508.15706), for pushes of local SGD.
+// Its error feedback replaces the outer optimizer's momentum. It sends 64 of 4,096
+// values.
 CodecPreset SparseLoCoPreset() {
-  CodecPreset preset =
-      Selects("sparseloco", "topk of chunks in 2 bits, averaged over those who sent it",
-              {.kind = SelectorKind::kTopK, .ratio = 1.0 / 64, .chunk_log2 = 12});
+  CodecPreset preset = Selects(
+      "sparseloco", "topk of chunks in 2 bits, averaged over the workers that sent it",
+      {.kind = SelectorKind::kTopK, .ratio = 1.0 / 64, .chunk_log2 = 12});
   preset.values = "twobit";
   OptionOf(preset, "mean_of_senders").standard = 1;
   return preset;
 }
 
-// Of those that all lossy presets have: the paper's decay, and tensors of a chunk and more.
+// Changes defaults of the options that all lossy presets have: the paper's decay, and
+// tensors of at least one chunk.
 void SetSparseLoCoStandards(CodecPreset& preset) {
   OptionOf(preset, "decay").standard = 0.95;
   OptionOf(preset, "min_elements").standard = 4096;
 }
 
-// Made of its candidates (transfer_candidates.h).
+// It is made of its candidates (transfer_candidates.h).
 CodecPreset AutoPreset() {
   return {.name = "auto",
           .meaning = "bf16, int8, onebit or topk: what is fastest, as measured",
@@ -350,7 +353,7 @@ SelectorSpec SelectorOf(const CodecPreset& preset, const PresetParts& parts) {
   spec.ratio = number("ratio", spec.ratio);
   spec.warmup = {.steps = static_cast<uint64_t>(number("warmup_steps", 0)),
                  .ratio = number("warmup_ratio", spec.warmup.ratio),
-                 // Dense steps come first.
+                 // The dense steps come first.
                  .first_step = static_cast<uint64_t>(number("dense_steps", 0))};
   spec.threshold = static_cast<float>(number("threshold", spec.threshold));
   spec.chunk_log2 = static_cast<uint32_t>(number("chunk_log2", spec.chunk_log2));

@@ -1,5 +1,5 @@
-// The presets that texts of transfers name (transfer.h): which codec each one makes, of
-// which options. A new codec gets its line here.
+// The presets that texts of transfers name (transfer.h): which codec each one makes from
+// which options. A new codec gets an entry here.
 #pragma once
 
 #include <functional>
@@ -15,7 +15,7 @@
 
 namespace syncline {
 
-// What a preset is made of: its numbers, what it selects and the codec of these values.
+// The inputs of a preset: its numbers, its selector and the codec of the selected values.
 struct PresetParts {
   OptionValues numbers = {};
   std::span<const OptionSpec> specs = {};
@@ -30,19 +30,19 @@ struct CodecPreset {
   std::string_view meaning = {};
   std::vector<OptionSpec> options = {};
   enum class Kind { kDense, kQuantizer, kSelector, kFactors, kAuto } kind = Kind::kDense;
-  SelectorSpec selector = {};        // of kSelector, with the standard options
-  std::string_view values = "fp32";  // how kSelector sends them
+  SelectorSpec selector = {};        // kSelector, with the standard options
+  std::string_view values = "fp32";  // kSelector: how it sends values
   MemoryKind memory = MemoryKind::kNone;
   bool votes = false;   // Transfer::votes
-  bool follows = true;  // deltas of it bring a view nearer to the weights
-  // Null for kAuto, which is made of several (transfer_candidates.h).
+  bool follows = true;  // Transfer::follows
+  // Null for kAuto, which is made of several codecs (transfer_candidates.h).
   std::function<absl::StatusOr<SharedCodec>(const PresetParts&)> make = nullptr;
 };
 
-// What a selector selects by the numbers of its text.
+// Returns the preset's selector with the numbers of the text.
 SelectorSpec SelectorOf(const CodecPreset& preset, const PresetParts& parts);
 
-// All of them, with the options that every lossy one takes.
+// Returns all presets, with the options that every lossy one takes.
 std::vector<CodecPreset> CodecPresets();
 
 }  // namespace syncline

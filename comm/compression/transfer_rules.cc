@@ -19,7 +19,7 @@ std::string_view WithoutSpaces(std::string_view text) {
 }
 
 absl::StatusOr<RuleText> ReadRule(std::string_view text) {
-  const size_t at = text.find('@');  // codecs have none
+  const size_t at = text.find('@');  // names of codecs contain no '@'
   RuleText rule = {.text = text, .codec = WithoutSpaces(text.substr(0, at))};
   if (at == std::string_view::npos) return rule;
   rule.pattern = WithoutSpaces(text.substr(at + 1));
@@ -67,11 +67,11 @@ absl::StatusOr<std::vector<RuleText>> SplitRules(std::string_view text) {
 }
 
 bool MatchesPattern(std::string_view pattern, std::string_view name) {
-  // After a mismatch the last star takes one character more; earlier ones never need to.
+  // After a mismatch the last star takes one more character; earlier stars never need to.
   size_t p = 0;
   size_t n = 0;
   size_t star = std::string_view::npos;
-  size_t taken_to = 0;  // where what the star takes ends
+  size_t taken_to = 0;  // end of what the star takes
   while (n < name.size()) {
     if (p < pattern.size() && pattern[p] == '*') {
       star = p++;
@@ -124,7 +124,7 @@ const TransferRules::Rule& TransferRules::RuleOf(std::string_view name) const {
   });
 }
 
-// Why `rule` takes no tensor.
+// Returns an error that says why `rule` applies to no tensor.
 absl::Status TransferRules::NeverApplies(const Rule& rule,
                                          std::span<const Transfer::Shape> tensors) const {
   const auto meant = std::ranges::find_if(tensors, [&](const Transfer::Shape& tensor) {

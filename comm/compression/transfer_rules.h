@@ -1,18 +1,18 @@
-// Strings that say how different tensors of a job travel: rules by name.
+// Strings that give tensors of a job different transfers: rules by name.
 //
 //   blocks@embed*;bf16@head.*;topk:ratio=0.01
 //
-// A rule is CODEC@PATTERN, where PATTERN takes tensors by name: "*" stands for any
-// characters, "?" for one. The first rule that takes a tensor counts. The last one has no
-// pattern and takes all others; a text without patterns is this rule alone. Spaces around
-// rules do not count.
+// A rule is CODEC@PATTERN, where PATTERN matches tensor names: "*" stands for any
+// characters, "?" for one. The first rule that matches a tensor applies. The last rule
+// has no pattern and matches all others; a text without patterns is this rule alone.
+// Spaces around rules are ignored.
 //
 //   SYNCLINE_ASSIGN_OR_RETURN(const TransferRules rules,
 //                             TransferRules::Parse("push_codec", text));
 //   SYNCLINE_ASSIGN_OR_RETURN(const std::vector<Transfer> transfers,
 //                             rules.ForTensors(tensors));
 //
-// Thread safety: values.
+// Thread safety: these are values.
 #pragma once
 
 #include <cstddef>
@@ -30,16 +30,17 @@ namespace syncline {
 
 // A rule as it was written.
 struct RuleText {
-  std::string_view text = {};     // all of it
-  std::string_view codec = {};    // ParseTransfer
-  std::string_view pattern = {};  // empty: takes all tensors
+  std::string_view text = {};     // the whole rule
+  std::string_view codec = {};    // text for ParseTransfer
+  std::string_view pattern = {};  // empty: matches all tensors
 };
 
-// Each is tried for each tensor.
+// Limits the time, since each rule is tried for each tensor.
 inline constexpr size_t kMaxRules = 256;
 
-// InvalidArgument: a rule is empty, the one without a pattern is missing or not the last,
-// or there are more than kMaxRules. The views are into `text`.
+// Splits `text` into rules; the views point into it. Fails with InvalidArgument if a rule
+// is empty, if the rule without a pattern is missing or not the last, or if there are
+// more than kMaxRules.
 absl::StatusOr<std::vector<RuleText>> SplitRules(std::string_view text);
 
 bool MatchesPattern(std::string_view pattern, std::string_view name);
@@ -52,18 +53,19 @@ class TransferRules {
     Transfer transfer = {};
   };
 
-  // Errors begin with `setting` and name the rule, if there are several.
+  // Errors begin with `setting`, and name the rule if there are several.
   static absl::StatusOr<TransferRules> Parse(std::string_view setting,
                                              std::string_view text);
 
   std::span<const Rule> rules() const { return rules_; }
 
-  // The transfers of all tensors of a job, in order. InvalidArgument if a rule would take
-  // none: a name is misspelt, or earlier rules take them all. Of no tensors, nothing.
+  // Returns the transfers of all tensors of a job, in order; nothing if there are no
+  // tensors. Fails with InvalidArgument if a rule applies to no tensor: a name is
+  // misspelt, or earlier rules match all of its tensors.
   absl::StatusOr<std::vector<Transfer>> ForTensors(
       std::span<const Transfer::Shape> tensors) const;
 
-  // "push_codec: rule 'bf16@head.*': "
+  // Returns the beginning of an error, such as "push_codec: rule 'bf16@head.*': ".
   std::string Where(const Rule& rule) const;
 
  private:

@@ -53,7 +53,7 @@ TEST(Transfer, TrueWireSizes) {
   EXPECT_GE(kFp32Bytes / bytes_of("topk:ratio=0.001,values=bf16"), 850);
   EXPECT_GE(kFp32Bytes / bytes_of("int8"), 3.9);
   EXPECT_GE(kFp32Bytes / bytes_of("twobit"), 15.5);
-  // 64 and 128 of 4,096; SparseLoCo reports 146 and 97.
+  // 64 and 128 of 4,096 values; the paper reports ratios of 146 and 97.
   EXPECT_GE(kFp32Bytes / bytes_of("sparseloco"), 195);
   EXPECT_GE(kFp32Bytes / bytes_of("sparseloco:ratio=0.03125"), 110);
   EXPECT_GE(kFp32Bytes / bytes_of("terngrad"), 15.5);
@@ -82,7 +82,7 @@ TEST(Transfer, SparseLoCoIsTopKOfChunksInTwoBitsWithAMeanOfItsSenders) {
   EXPECT_TRUE(transfer.mean_of_senders);
   EXPECT_EQ(transfer.memory.kind, MemoryKind::kErrorFeedback);
   EXPECT_EQ(transfer.memory.decay, 0.95);
-  // The same of its parts, byte for byte.
+  // The same transfer, written out, must give the same bytes.
   const Transfer parts = *ParseTransfer(
       "topk:ratio=0.015625,chunk_log2=12,values=twobit,decay=0.95,mean_of_senders=1");
   EXPECT_EQ(parts.memory, transfer.memory);
@@ -98,7 +98,7 @@ TEST(Transfer, SparseLoCoIsTopKOfChunksInTwoBitsWithAMeanOfItsSenders) {
   EXPECT_EQ(encode(transfer), encode(parts));
   EXPECT_FALSE(ParseTransfer("topk")->mean_of_senders);
   EXPECT_FALSE(ParseTransfer("sparseloco:mean_of_senders=0")->mean_of_senders);
-  // What travels densely is averaged over all.
+  // Tensors that are sent densely are averaged over all workers.
   EXPECT_FALSE(transfer.ForTensor({.elements = 4095, .dimensions = 2})->mean_of_senders);
   EXPECT_FALSE(transfer.ForTensor({.elements = 4096, .dimensions = 1})->mean_of_senders);
   EXPECT_TRUE(transfer.ForTensor({.elements = 4096, .dimensions = 2})->mean_of_senders);
@@ -236,7 +236,8 @@ TEST(Transfer, TopKOfATensorCountsInTheTensor) {
   EXPECT_EQ(ParseTransfer("onebit")->TensorTopCount(1'000'000, 0), 0u);
 }
 
-// Of small tensors blocks take fewer bytes than top-k, whose encodings they decode.
+// For small tensors, blocks take fewer bytes than top-k, whose encodings they also
+// decode.
 TEST(Transfer, ReceiversHaveRoomForACandidateOfAnySize) {
   const auto transfer = ParseTransfer("auto:statistics=1,ratio=0.02,min_elements=0");
   ASSERT_TRUE(transfer.ok()) << transfer.status();
@@ -325,6 +326,11 @@ TEST(Transfer, ThoseOfAJobFollowTheTensors) {
     EXPECT_TRUE(ParseTransfers(codec, "bf16", shapes).ok());
     EXPECT_THAT(std::string(ParseTransfers("bf16", codec, {}).status().message()),
                 HasSubstr("for gradients only"));
+  }
+  for (const char* codec : {"dgc", "topk:memory=dgc"}) {
+    EXPECT_TRUE(ParseTransfers(codec, "bf16", shapes).ok());
+    EXPECT_THAT(std::string(ParseTransfers("bf16", codec, {}).status().message()),
+                HasSubstr("publish_codec: momentum is corrected where gradients are"));
   }
   EXPECT_THAT(std::string(ParseTransfers("bf16", "onebti", {}).status().message()),
               HasSubstr("publish_codec: codec 'onebti' is unknown"));

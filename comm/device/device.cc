@@ -16,7 +16,8 @@
 namespace syncline {
 namespace {
 
-// All of this process; never freed, as work of any thread may still use them at its end.
+// All devices of this process. They are never freed, because any thread may still use
+// them at exit.
 struct Devices {
   absl::Mutex mutex;
   std::map<int32_t, Device*> open ABSL_GUARDED_BY(mutex);
@@ -27,7 +28,7 @@ Devices& AllDevices() {
   return *devices;
 }
 
-// Whether a kernel runs: there may be none for so old a device.
+// Checks that a kernel runs, because the module may have none for an old device.
 absl::Status Try(Device& device) {
   constexpr float kOne = 1;
   DeviceBuffer value(device, DeviceBuffer::Place::kDevice);

@@ -1,12 +1,12 @@
-// A GPU of this process, by way of the CUDA module (comm/base/cuda), which is opened at
-// run time.
+// A GPU of this process, through the CUDA module (comm/base/cuda), which is opened at run
+// time.
 //
 //   SYNCLINE_ASSIGN_OR_RETURN(Device* const device, Device::Open(0));
 //   device->Read(gradient, bytes);
 //   SYNCLINE_RETURN_IF_ERROR(device->status());
 //
-// Errors of CUDA do not pass. After the first one calls do nothing, what is read is zeros,
-// and status() says what happened.
+// CUDA errors are permanent. After the first one, calls do nothing, reads return zeros,
+// and status() describes the error.
 //
 // Thread-safe.
 #pragma once
@@ -29,13 +29,14 @@ class DeviceQueue;
 
 class Device {
  public:
-  // Number `ordinal` of those that this process sees, from the module that ProbeCuda
-  // finds. Opened once; lives as long as the process. Unavailable: no module, driver or
-  // device, or one on which its kernels do not run, and the message says what to do.
-  // InvalidArgument: there are fewer devices.
+  // Returns device number `ordinal` of those that this process sees, through the module
+  // that ProbeCuda finds. Each device is opened once and lives as long as the process.
+  // Fails with Unavailable, and says what to do, if there is no module, driver or device,
+  // or if kernels do not run on it. Fails with InvalidArgument if there are fewer
+  // devices.
   static absl::StatusOr<Device*> Open(int32_t ordinal);
 
-  // REQUIRES: calls of a module that stays open.
+  // REQUIRES: the calls belong to a module that stays open.
   Device(const DeviceCalls& calls, int32_t ordinal);
   ~Device();
   Device(const Device&) = delete;
@@ -44,17 +45,17 @@ class Device {
   int32_t ordinal() const { return ordinal_; }
   const DeviceCalls& calls() const { return calls_; }
 
-  // Copies, and returns once that is done.
+  // Copy `to.size()` or `from.size()` bytes, and return when the copy is done.
   void Read(const void* from, MutableByteView to) ABSL_LOCKS_EXCLUDED(mutex_);
   void Write(ByteView from, void* to) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Writes zeros, likewise.
+  // Writes zeros, and returns when that is done.
   void Clear(void* to, size_t bytes) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Unavailable (Failure::kDeviceFailed) with the first error that a call came to, and
-  // what it was about.
+  // Unavailable (Failure::kDeviceFailed) with the first error of any call, and what the
+  // call was for.
   absl::Status status() const ABSL_LOCKS_EXCLUDED(status_mutex_);
   bool ok() const ABSL_LOCKS_EXCLUDED(status_mutex_);
-  // Notes an error unless `error` is 0; whether it is 0.
+  // Records `error` unless it is 0. Returns whether it is 0.
   bool Succeeded(int error, absl::string_view what) ABSL_LOCKS_EXCLUDED(status_mutex_);
 
  private:
@@ -66,29 +67,30 @@ class Device {
   const std::unique_ptr<DeviceQueue> queue_ ABSL_PT_GUARDED_BY(mutex_);
 };
 
-// Memory of a device, or of the host where kernels reach it, too. Empty after an error.
+// Memory of a device, or page-locked memory of the host, which kernels can also access.
+// Empty after an error.
 //
 // Thread safety: none.
 class DeviceBuffer {
  public:
-  enum class Place { kDevice, kHost };  // the latter page-locked
+  enum class Place { kDevice, kHost };  // kHost is page-locked
 
   DeviceBuffer(Device& device, Place place) : device_(device), place_(place) {}
   ~DeviceBuffer();
   DeviceBuffer(const DeviceBuffer&) = delete;
   DeviceBuffer& operator=(const DeviceBuffer&) = delete;
 
-  // At least so many bytes, aligned to 256; what was there before is lost if there were
-  // fewer. False after an error.
+  // Makes room for at least `bytes`, aligned to 256. If the buffer must grow, its content
+  // is lost. Returns false after an error.
   bool Reserve(size_t bytes);
-  // Likewise, but that there is no memory is no error of the device: then false, and
-  // empty.
+  // Does the same, except that running out of memory is not an error of the device. In
+  // that case it returns false and the buffer is empty.
   bool TryReserve(size_t bytes);
   std::byte* data() const { return static_cast<std::byte*>(data_); }
 
  private:
   void Free();
-  // What the module said.
+  // Returns the module's error code, 0 on success.
   int Allocate(size_t bytes);
 
   Device& device_;

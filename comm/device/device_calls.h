@@ -1,5 +1,5 @@
-// The functions of the CUDA module that the client calls, found by name. What they do is
-// said in comm/codec/cuda/codecs.h, cast.h and memory.h.
+// The functions of the CUDA module that the client calls, found by name. They are
+// documented in comm/codec/cuda/codecs.h, cast.h and memory.h.
 #pragma once
 
 #include <string>
@@ -32,8 +32,8 @@ struct DeviceCalls {
   decltype(&SynclineCudaClear) clear = nullptr;
 };
 
-// Of a module that is open (CudaProbe::module). FailedPrecondition names a function that
-// it lacks.
+// Finds the functions of an open module (CudaProbe::module). Fails with
+// FailedPrecondition, which names a missing function.
 absl::StatusOr<DeviceCalls> FindDeviceCalls(void* module);
 
 }  // namespace syncline

@@ -1,4 +1,4 @@
-// Which encodings the kernels of comm/codec/cuda make and read.
+// Says which encodings the kernels of comm/codec/cuda can write and read.
 #pragma once
 
 #include <optional>
@@ -10,15 +10,17 @@
 
 namespace syncline {
 
-// The encoder that makes the bytes of `codec`, but for the coder of a sparse tile's
-// positions (WithSmallestPositions). Nothing: there is none.
+// Returns the encoder that produces the bytes of `codec`, except that a sparse tile may
+// use another coder of positions (WithSmallestPositions). Returns nothing if there is no
+// such encoder.
 std::optional<SynclineCudaCodec> EncoderOnDevice(const Codec& codec);
 
-// The decoder of such tiles, whatever options their encoder has.
+// Returns the decoder of such tiles, which accepts any options of the encoder.
 std::optional<SynclineCudaCodec> DecoderOnDevice(const Codec& codec);
 
-// The bytes as that decoder reads them: themselves, or a copy in `memory`. Nothing: it
-// cannot read them. REQUIRES: a valid encoding of `elements` values, DecoderOnDevice.
+// Returns the bytes in a form that the decoder accepts: the argument itself, or a copy in
+// `memory`. Returns nothing if the decoder cannot read this encoding. REQUIRES: a valid
+// encoding of `elements` values, and DecoderOnDevice returned a decoder.
 std::optional<ByteView> ReadableOnDevice(const Codec& codec, ByteView bytes,
                                          uint32_t elements,
                                          std::vector<std::byte>& memory);

@@ -1,5 +1,5 @@
-// The emulated GPU in a device's place, and arrays in its memory, which the host cannot
-// touch. Tests that use it are built with SYNCLINE_TEST_CUDA_FAKE (CMake's
+// The emulated GPU used as a device, and arrays in its memory, which the host cannot
+// access. Tests that use it are built with SYNCLINE_TEST_CUDA_FAKE (CMake's
 // syncline_emulated_gpu).
 #pragma once
 
@@ -14,7 +14,7 @@
 
 namespace syncline {
 
-// Number `ordinal` of two.
+// Returns device number `ordinal` of two.
 inline Device& EmulatedGpu(int32_t ordinal = 0) {
   SYNCLINE_CHECK(setenv("SYNCLINE_CUDA_MODULE", SYNCLINE_TEST_CUDA_FAKE, 1) == 0);
   const absl::StatusOr<Device*> device = Device::Open(ordinal);
@@ -22,8 +22,9 @@ inline Device& EmulatedGpu(int32_t ordinal = 0) {
   return **device;
 }
 
-// While it lives, calls of the emulated GPUs fail, from the n-th one on. Devices that saw
-// it keep the error: use one of the test's own, Device(EmulatedGpu().calls(), 0).
+// While this object exists, calls of the emulated GPUs fail from the n-th one on. A
+// Device that saw an error keeps it, so use a separate one, Device(EmulatedGpu().calls(),
+// 0).
 class FailingGpu {
  public:
   explicit FailingGpu(int n = 1) { FailAfter(n); }
@@ -43,7 +44,7 @@ class FailingGpu {
   }
 };
 
-// Elements in the memory of a GPU.
+// An array in the memory of a GPU.
 template <typename T>
 class DeviceVector {
  public:

@@ -10,12 +10,12 @@
 namespace syncline {
 namespace {
 
-// Of one copy between page-locked and other host memory.
+// Maximum size of one copy between page-locked and other host memory.
 constexpr size_t kCopyBytes = size_t{4} << 20;
 constexpr size_t kTileAlignment = 64;
 
-// Of buffers that grow with the blocks that they are for, so that they seldom do: freeing
-// one waits for the device.
+// Returns a capacity that rarely needs to grow, because freeing memory waits for the
+// device.
 size_t Roomy(size_t bytes) { return std::bit_ceil(bytes); }
 
 size_t Padded(size_t bytes) {
@@ -92,7 +92,7 @@ void DeviceQueue::Clear(void* to, size_t bytes) {
   }
 }
 
-// In the device's memory and in the host's: all tiles, then how long each is.
+// Layout in both memories: all tiles, then the length of each.
 std::span<const ByteView> DeviceQueue::Encode(const SynclineCudaCodec& codec,
                                               SynclineCudaEncoding encoding) {
   const uint32_t count = TilesOf(encoding.elements);
@@ -117,7 +117,7 @@ std::span<const ByteView> DeviceQueue::Encode(const SynclineCudaCodec& codec,
   for (uint32_t tile = 0; tile < count; ++tile) {
     uint32_t length = 0;
     std::memcpy(&length, lengths + tile * sizeof(length), sizeof(length));
-    length = std::min<size_t>(length, stride);  // so much is there
+    length = std::min<size_t>(length, stride);  // no more bytes exist
     tiles_[tile] = {host_.data() + tile * stride, length};
   }
   return tiles_;
@@ -146,7 +146,7 @@ ByteView DeviceQueue::ToBf16(const float* from, size_t elements) {
   return {host_.data(), bytes};
 }
 
-// In both memories: all tiles, their lengths, and which were refused.
+// Layout in both memories: all tiles, their lengths, and a flag for each refused tile.
 bool DeviceQueue::DecodeAdd(const SynclineCudaCodec& codec,
                             std::span<const ByteView> tiles, float* values,
                             uint64_t elements) {

@@ -1,5 +1,5 @@
-// What one thread has of a GPU: a stream, and memory that it reaches fast. Each call
-// returns once the GPU is through with it.
+// The GPU resources of one thread: a stream, and memory for fast transfers. Each call
+// returns when the GPU has finished its work.
 //
 //   DeviceQueue queue(*device);
 //   for (const ByteView tile : queue.Encode(codec, {.gradient = gradient, ...})) ...
@@ -7,7 +7,8 @@
 //
 // After an error (Device::status) calls do nothing.
 //
-// Thread safety: none; one thread's. What queues of several threads write must not overlap.
+// Thread safety: none; a queue belongs to one thread. Queues of several threads must not
+// write to overlapping memory.
 #pragma once
 
 #include <cstddef>
@@ -23,10 +24,10 @@ namespace syncline {
 
 class DeviceQueue {
  public:
-  // Whose the thread is: Syncline's, whose current device is then this one, or the
-  // program's, whose current device stays what it was.
+  // The owner of the thread. kOurs: Syncline; this device becomes and stays the thread's
+  // current device. kOthers: the program; the thread's current device does not change.
   enum class Thread { kOurs, kOthers };
-  // `device` outlives it. Its stream is made with the first call.
+  // `device` must outlive the queue. The first call creates the stream.
   explicit DeviceQueue(Device& device, Thread thread = Thread::kOthers);
   ~DeviceQueue();
   DeviceQueue(const DeviceQueue&) = delete;
@@ -34,39 +35,42 @@ class DeviceQueue {
 
   Device& device() { return device_; }
 
-  // Host memory of any kind. After an error what is read is zeros.
+  // Copy to or from host memory of any kind. After an error, Read returns zeros.
   void Read(const void* from, MutableByteView to);
   void Write(ByteView from, void* to);
-  // Zeros.
+  // Writes zeros.
   void Clear(void* to, size_t bytes);
 
-  // Of a block: what is there, good until the next call; empty after an error. And parts
-  // that follow each other there.
+  // Fetch returns the content of device memory for a block: valid until the next call,
+  // empty after an error. Put writes `parts` there, one after another.
   ByteView Fetch(const void* from, size_t bytes);
   void Put(std::span<const ByteView> parts, void* to);
 
-  // Encodes encoding.elements from encoding.gradient on: a view for each tile, good until
-  // the next call; empty where the tile is not finite, and all after an error. `device`,
-  // `out`, `tile_bytes` and `workspace` of the encoding are the queue's.
+  // Encodes encoding.elements values from encoding.gradient on. Returns a view for each
+  // tile, valid until the next call. A view is empty if its tile is not finite; all are
+  // empty after an error. The queue sets `device`, `out`, `tile_bytes` and `workspace` of
+  // the encoding.
   std::span<const ByteView> Encode(const SynclineCudaCodec& codec,
                                    SynclineCudaEncoding encoding);
 
-  // FP32 as BF16, rounded to nearest even; good until the next call.
+  // Returns FP32 values as BF16, rounded to nearest even. Valid until the next call.
   ByteView ToBf16(const float* from, size_t elements);
 
-  // Adds the tiles of a block to FP32 values. False: the kernels take one of them for no
-  // encoding; what they took is added. REQUIRES: one for each tile, of at most the length
-  // that codec.id's encoder makes, but the last all of full tiles.
+  // Adds the tiles of a block to FP32 values. Returns false if the kernels reject a tile
+  // as no valid encoding; the other tiles are added. REQUIRES: `tiles` has one entry for
+  // each tile, none longer than what codec.id's encoder produces, and all but the last
+  // are full tiles.
   bool DecodeAdd(const SynclineCudaCodec& codec, std::span<const ByteView> tiles,
                  float* values, uint64_t elements);
 
-  // Likewise, of BF16 as FP32.
+  // Writes BF16 values as FP32.
   void FromBf16(std::span<const ByteView> parts, float* to);
 
  private:
   bool Open();
   void* handle();
-  // To host_, one after another; how many bytes, 0 after an error.
+  // Copies `parts` to host_, one after another. Returns the number of bytes, 0 after an
+  // error.
   size_t Gather(std::span<const ByteView> parts);
   bool Copy(void* to, const void* from, size_t bytes, const char* what);
   bool Wait(const char* what);
@@ -76,7 +80,7 @@ class DeviceQueue {
   const Thread thread_;
   void* stream_ = nullptr;
   DeviceBuffer host_;
-  DeviceBuffer near_;  // what the kernels read or write, in the device's memory
+  DeviceBuffer near_;  // device memory that kernels read or write
   DeviceBuffer workspace_;
   std::vector<ByteView> tiles_;
 };

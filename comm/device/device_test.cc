@@ -36,7 +36,7 @@ std::vector<float> Values(size_t count, float scale = 1) {
   return values;
 }
 
-// First of all tests, before the emulated GPU is open.
+// This test must be the first, before the emulated GPU is opened.
 TEST(Device, IsNotThereWithoutAModule) {
   ASSERT_EQ(setenv("SYNCLINE_CUDA_MODULE", "/nonexistent/module.so", 1), 0);
   const absl::StatusOr<Device*> device = Device::Open(0);
@@ -149,7 +149,7 @@ class CodecOnDevice : public ::testing::TestWithParam<Named> {
   static constexpr EncodeContext kContext = {.seed = 5, .step = 3, .tensor = 2};
 
   const Codec& codec() const { return *GetParam().codec; }
-  // What the CPU makes of a tile; `values` become what is left.
+  // Returns the CPU's encoding of a tile; `values` become the residual.
   std::vector<std::byte> OnCpu(std::span<float> values, uint64_t first_element) const {
     std::vector<std::byte> bytes(
         codec().MaxEncodedBytes(static_cast<uint32_t>(values.size())));
@@ -158,7 +158,7 @@ class CodecOnDevice : public ::testing::TestWithParam<Named> {
     bytes.resize(codec().Encode(values, values, context, bytes));
     return bytes;
   }
-  // What the GPU makes of all tiles, as it travels.
+  // Returns the GPU's encodings of all tiles, as they are sent.
   std::vector<std::vector<std::byte>> Encode(std::span<const float> values,
                                              DeviceVector<float>& residual) {
     const DeviceVector<float> gradient(gpu_, values);
@@ -273,7 +273,7 @@ TEST(DeviceCodec, IsNotThereForOtherEncodings) {
   EXPECT_FALSE(ReadableOnDevice(*others[3], bytes, 1000, memory).has_value());
 }
 
-// Queues of several threads, each on a part of one array.
+// Queues of several threads, each with its own part of one array.
 TEST(DeviceQueue, OfEachThreadIsItsOwn) {
   constexpr uint32_t kThreads = 4;
   constexpr uint32_t kRounds = 10;

@@ -21,15 +21,15 @@ namespace {
 
 constexpr std::array<std::string_view, kAnswerKinds> kKinds = {"exclude_straggler",
                                                                "staleness"};
-constexpr double kMostStaleness = 64;
+constexpr double kMaxAnswerStaleness = 64;
 
-// What may follow the answers.
+// An option that may follow the answers.
 struct Option {
   std::string_view name;
   double lowest;
   double highest;
   bool is_whole;
-  bool is_of_exclusion;  // and says nothing without it
+  bool is_of_exclusion;  // an option of exclude_straggler only
 };
 constexpr std::array<Option, 5> kOptions = {
     {{"factor", 1.2, 100, false, true},
@@ -53,13 +53,14 @@ absl::Status Unknown(absl::string_view part, absl::string_view name) {
   const std::string_view near = NearestName({name.data(), name.size()}, names);
   const std::string meant =
       near.empty() ? "" : absl::StrCat("did you mean '", std::string(near), "'? ");
-  return Wrong(part, absl::StrCat("is no answer; ", meant, "there are ", kWhatThereIs));
+  return Wrong(part,
+               absl::StrCat("is not an answer; ", meant, "there are ", kWhatThereIs));
 }
 
 absl::StatusOr<double> Number(absl::string_view part, absl::string_view digits,
                               const Option& option) {
   double value = 0;
-  // A NaN is in no range.
+  // NaN fails both comparisons.
   if (absl::SimpleAtod(digits, &value) && value >= option.lowest &&
       value <= option.highest && (!option.is_whole || value == std::floor(value))) {
     return value;
@@ -83,7 +84,7 @@ double Get(const Option& option, const AnswerSpec& spec) {
   return option.name == "per_hour" ? spec.per_hour : spec.min_workers;
 }
 
-// Adds what `part` says. Its name.
+// Parses `part` into `spec`. Returns its name.
 absl::StatusOr<std::string_view> ParsePart(absl::string_view part, AnswerSpec& spec) {
   const size_t sign = part.find_first_of("<>=");
   const absl::string_view name = absl::StripAsciiWhitespace(part.substr(0, sign));
@@ -100,7 +101,7 @@ absl::StatusOr<std::string_view> ParsePart(absl::string_view part, AnswerSpec& s
     if (rest.substr(0, 2) != "<=") return Wrong(part, "must be written staleness<=N");
     SYNCLINE_ASSIGN_OR_RETURN(const double most,
                               Number(part, absl::StripAsciiWhitespace(rest.substr(2)),
-                                     {kKinds[1], 1, kMostStaleness, true, false}));
+                                     {kKinds[1], 1, kMaxAnswerStaleness, true, false}));
     spec.staleness = static_cast<uint32_t>(most);
     return kKinds[1];
   }
@@ -136,14 +137,15 @@ absl::StatusOr<AnswerSpec> ParseAnswers(std::string_view specification) {
   for (const absl::string_view one : absl::StrSplit(stripped, ',')) {
     const absl::string_view part = absl::StripAsciiWhitespace(one);
     SYNCLINE_ASSIGN_OR_RETURN(const std::string_view name, ParsePart(part, spec));
-    if (!seen.insert(name).second) return Wrong(part, "is there twice");
+    if (!seen.insert(name).second) return Wrong(part, "is given twice");
   }
   if (spec.empty()) {
     return Wrong(stripped, absl::StrCat("names no answer; there are ", kWhatThereIs));
   }
   for (const Option& option : kOptions) {
     if (spec.excludes || !option.is_of_exclusion || !seen.contains(option.name)) continue;
-    return Wrong(std::string(option.name), "is of exclude_straggler, which is not there");
+    return Wrong(std::string(option.name),
+                 "belongs to exclude_straggler, which is not given");
   }
   return spec;
 }

@@ -1,4 +1,4 @@
-// What the coordinator may do by itself, as people write it.
+// The automatic answers of the coordinator, as users write them.
 #include "comm/job/answers.h"
 
 #include <string>
@@ -66,7 +66,7 @@ TEST(Answers, ThatMeanTheSameAreWrittenAlike) {
 TEST(Answers, ThatAreWrongSayWhichPartAndWhatIsAllowed) {
   EXPECT_THAT(Refusal("exclude_stragler"),
               HasSubstr("did you mean 'exclude_straggler'?"));
-  EXPECT_THAT(Refusal("codec"), HasSubstr("'codec' is no answer; there are "));
+  EXPECT_THAT(Refusal("codec"), HasSubstr("'codec' is not an answer; there are "));
   EXPECT_THAT(Refusal("exclude_straggler=2"), HasSubstr("factor= and after_s= say when"));
   EXPECT_THAT(Refusal("staleness=8"), HasSubstr("must be written staleness<=N"));
   EXPECT_THAT(Refusal("staleness<=65"), HasSubstr("a whole number from 1 to 64"));
@@ -77,10 +77,11 @@ TEST(Answers, ThatAreWrongSayWhichPartAndWhatIsAllowed) {
                 HasSubstr("needs a number from 1.2 to 100"));
   }
   EXPECT_THAT(Refusal("exclude_straggler,exclude_straggler"),
-              HasSubstr("is there twice"));
+              HasSubstr("is given twice"));
   EXPECT_THAT(Refusal("pause_s=30"), HasSubstr("names no answer"));
-  EXPECT_THAT(Refusal("staleness<=8,min_workers=2"),
-              HasSubstr("'min_workers' is of exclude_straggler, which is not there"));
+  EXPECT_THAT(
+      Refusal("staleness<=8,min_workers=2"),
+      HasSubstr("'min_workers' belongs to exclude_straggler, which is not given"));
   EXPECT_THAT(Refusal(std::string(257, 'x')), HasSubstr("at most 256 are allowed"));
 }
 

@@ -11,14 +11,14 @@ namespace {
 
 constexpr uint64_t kMaxStepsBetweenCheckpoints = uint64_t{1} << 40;
 
-// A double has whole numbers up to here.
-constexpr double kMostWholeSeconds = 9e15;
+// A double represents all whole numbers up to this one.
+constexpr double kMaxWholeSeconds = 9e15;
 
 struct Unit {
   std::string_view name;
   uint64_t seconds;  // 0: steps
 };
-// Those that are written come before others of their length.
+// Of units with the same length, the one that is written comes first.
 constexpr Unit kUnits[] = {{"steps", 0}, {"step", 0}, {"h", 3600},
                            {"min", 60},  {"m", 60},   {"s", 1}};
 
@@ -55,7 +55,7 @@ absl::StatusOr<CheckpointEvery> ParseCheckpointEvery(std::string_view text) {
 std::string FormatCheckpointEvery(const CheckpointEvery& every) {
   if (!every.IsScheduled()) return "";
   if (every.steps > 0) return absl::StrCat(every.steps, " steps");
-  const auto whole = every.seconds < kMostWholeSeconds
+  const auto whole = every.seconds < kMaxWholeSeconds
                          ? static_cast<uint64_t>(every.seconds)
                          : uint64_t{0};
   for (const Unit& unit : kUnits) {

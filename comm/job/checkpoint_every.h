@@ -1,4 +1,4 @@
-// "500 steps" or "10 min": when servers save a job.
+// How often servers save a job: "500 steps" or "10 min".
 //
 // Thread safety: pure functions.
 #pragma once
@@ -11,20 +11,20 @@
 
 namespace syncline {
 
-// At most one of both is not zero.
+// At most one of the fields is not zero.
 struct CheckpointEvery {
   uint64_t steps = 0;  // 0: not by steps
   double seconds = 0;  // 0: not by time
 
   bool operator==(const CheckpointEvery&) const = default;
   bool IsScheduled() const { return steps > 0 || seconds > 0; }
-  // Whether anybody could mean it: what came in a message may be a NaN, or negative.
+  // Returns true if the values are valid. Values from a message may be NaN or negative.
   bool IsInRange() const;
 };
 
-// Empty: never. InvalidArgument shows what may be written.
+// Parses the text; empty means never. InvalidArgument shows the allowed forms.
 absl::StatusOr<CheckpointEvery> ParseCheckpointEvery(std::string_view text);
-// As ParseCheckpointEvery reads it, in the largest unit that needs no fraction.
+// Returns the text for ParseCheckpointEvery, in the largest unit that needs no fraction.
 std::string FormatCheckpointEvery(const CheckpointEvery& every);
 
 }  // namespace syncline

@@ -28,7 +28,7 @@ TEST(CheckpointEvery, IsWrittenAsItIsRead) {
        {"", "500 steps", "1 steps", "10 min", "2 h", "90 s", "1234567 s"}) {
     EXPECT_EQ(FormatCheckpointEvery(*ParseCheckpointEvery(text)), text);
   }
-  // Only a message can say so.
+  // Only a message can have this value; users cannot write it.
   EXPECT_EQ(FormatCheckpointEvery({.seconds = 1.5}), "1.5 s");
 }
 

@@ -1,4 +1,4 @@
-// Names of checkpoints, "run2-step500", and what a job may begin with.
+// Names of checkpoints, such as "run2-step500", and the values of the setting `resume`.
 //
 // Thread safety: pure functions.
 #pragma once
@@ -24,8 +24,8 @@ struct CheckpointName {
   }
 };
 
-// OK for "auto" (the latest checkpoint, if there is one), "latest", "never", and a
-// checkpoint's name; InvalidArgument lists them.
+// Returns OK for "auto" (the latest checkpoint, if any), "latest", "never", and a
+// checkpoint's name. InvalidArgument lists them.
 absl::Status CheckResume(const std::string& resume);
 
 }  // namespace syncline

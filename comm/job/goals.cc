@@ -21,7 +21,7 @@ struct Known {
   double lowest;
   double highest;
 };
-// By GoalKind.
+// Indexed by GoalKind.
 constexpr std::array<Known, kGoalKinds> kKnown = {{{"samples_per_s", 1e-3, 1e12},
                                                    {"step_p95_ms", 1e-3, 1e8},
                                                    {"participation", 1e-3, 1},
@@ -36,7 +36,7 @@ absl::Status Wrong(absl::string_view part, absl::string_view why) {
 absl::StatusOr<double> Number(absl::string_view part, absl::string_view digits,
                               const Known& known) {
   double value = 0;
-  // A NaN is in no range.
+  // NaN fails both comparisons.
   if (absl::SimpleAtod(digits, &value) && value >= known.lowest &&
       value <= known.highest) {
     return value;
@@ -60,8 +60,8 @@ absl::StatusOr<GoalKind> KindOf(absl::string_view part, absl::string_view name) 
   }
   const std::string_view near = NearestName({name.data(), name.size()}, names);
   return Wrong(part, near.empty()
-                         ? absl::StrCat("is no goal; there are ", WhatThereIs())
-                         : absl::StrCat("is no goal; did you mean '",
+                         ? absl::StrCat("is not a goal; there are ", WhatThereIs())
+                         : absl::StrCat("is not a goal; did you mean '",
                                         absl::string_view(near.data(), near.size()),
                                         "'? There are ", WhatThereIs()));
 }
@@ -69,7 +69,7 @@ absl::StatusOr<GoalKind> KindOf(absl::string_view part, absl::string_view name) 
 absl::StatusOr<Goal> ParseGoal(absl::string_view part) {
   const size_t sign = part.find_first_of("<>=");
   if (sign == absl::string_view::npos || part.substr(sign).size() < 2) {
-    return Wrong(part, absl::StrCat("is no goal; there are ", WhatThereIs()));
+    return Wrong(part, absl::StrCat("is not a goal; there are ", WhatThereIs()));
   }
   const absl::string_view name = absl::StripAsciiWhitespace(part.substr(0, sign));
   SYNCLINE_ASSIGN_OR_RETURN(const GoalKind kind, KindOf(part, name));
@@ -106,7 +106,7 @@ absl::StatusOr<GoalSpec> ParseGoals(std::string_view specification) {
   if (stripped.empty() || stripped == "none") return spec;
   std::set<std::string_view> seen;
   const auto check_once = [&](absl::string_view part, std::string_view name) {
-    return seen.insert(name).second ? absl::OkStatus() : Wrong(part, "is there twice");
+    return seen.insert(name).second ? absl::OkStatus() : Wrong(part, "is given twice");
   };
   for (const absl::string_view one : absl::StrSplit(stripped, ',')) {
     const absl::string_view part = absl::StripAsciiWhitespace(one);

@@ -1,9 +1,9 @@
-// What a job is meant to reach (docs/goals.md), as people write it:
+// The goals of a job (docs/goals.md), as users specify them:
 //
 //   samples_per_s>=2000,step_p95_ms<=150,participation>=0.9,wire_mb_per_step<=40,budget=0.01
 //
-// `budget` is the share of the time in which a goal may be missed. Nothing of a job's
-// training depends on its goals.
+// `budget` is the share of time in which a goal may be missed. Goals do not affect
+// training.
 //
 // Thread safety: pure functions.
 #pragma once
@@ -19,16 +19,16 @@
 namespace syncline {
 
 enum class GoalKind : uint8_t {
-  kSamplesPerSecond,  // of all workers together, as they say them with their gradients
-  kStepP95,           // milliseconds from one step to the next, on any worker
-  kParticipation,  // workers that a step is made of, over those the job was declared for
-  kWireMbPerStep,  // MB that a worker sends and receives for a step, mean of all
+  kSamplesPerSecond,  // sum over all workers, as they report it with their gradients
+  kStepP95,           // milliseconds between two steps, on any worker
+  kParticipation,     // workers that contributed to a step, over the declared number
+  kWireMbPerStep,     // MB that a worker sends and receives per step; mean of all workers
 };
 inline constexpr size_t kGoalKinds = 4;
 inline constexpr double kDefaultGoalBudget = 0.01;
 inline constexpr size_t kMaxGoalsBytes = 256;
 
-// "samples_per_s" and so on: what specifications, JSON and labels of metrics have.
+// Returns names such as "samples_per_s", used in specifications, JSON and metrics.
 std::string_view GoalName(GoalKind kind);
 
 struct Goal {
@@ -50,12 +50,12 @@ struct GoalSpec {
   double budget = kDefaultGoalBudget;
 };
 
-// The same of all specifications that mean the same: "none" of no goals, and of what cannot be
-// read itself.
+// Returns the same text for all specifications with the same meaning: "none" for no
+// goals. Invalid text is returned unchanged.
 std::string CanonicalGoals(std::string_view specification);
 
-// Of an empty specification, or "none", no goals. InvalidArgument says which part is wrong,
-// and what is allowed.
+// Parses a specification; empty or "none" means no goals. InvalidArgument says which part
+// is wrong, and what is allowed.
 absl::StatusOr<GoalSpec> ParseGoals(std::string_view specification);
 
 }  // namespace syncline

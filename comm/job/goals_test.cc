@@ -71,8 +71,8 @@ TEST(Goals, ThatMakeNoSenseAreRefusedWithWhatIsAllowed) {
   EXPECT_THAT(Refusal("participation>=1.5"), HasSubstr("from 0.001 to 1"));
   EXPECT_THAT(Refusal("participation>=nan"), HasSubstr("from 0.001 to 1"));
   EXPECT_THAT(Refusal("participation>="), HasSubstr("needs a number"));
-  EXPECT_THAT(Refusal("participation"), HasSubstr("is no goal"));
-  EXPECT_THAT(Refusal("participation>=0.5,"), HasSubstr("is no goal"));
+  EXPECT_THAT(Refusal("participation"), HasSubstr("is not a goal"));
+  EXPECT_THAT(Refusal("participation>=0.5,"), HasSubstr("is not a goal"));
   EXPECT_THAT(Refusal("participation>=0.5,participation>=0.9"), HasSubstr("twice"));
   EXPECT_THAT(Refusal("participation>=0.5,budget=1"), HasSubstr("to 0.1"));
   EXPECT_THAT(Refusal("budget=0.1"), HasSubstr("no goal"));

@@ -17,7 +17,7 @@
 namespace syncline {
 namespace {
 
-// "none, disk, peer and disk+peer"
+// Returns a list such as "none, disk, peer and disk+peer".
 std::string Listed(std::span<const std::string_view> words) {
   const std::vector<std::string> all(words.begin(), words.end());
   const auto last = all.end() - 1;
@@ -25,7 +25,7 @@ std::string Listed(std::span<const std::string_view> words) {
                       all.size() > 1 ? " and " : "", *last);
 }
 
-// The end of a refusal: "checkpoint_keep is 0, allowed are 1 to 10000".
+// Returns the end of a message such as "checkpoint_keep is 0, allowed are 1 to 10000".
 std::string Allowed(const JobSetting& setting) {
   if (!setting.words.empty()) return Listed(setting.words);
   return absl::StrCat("whole numbers from ", setting.least, " to ", setting.most);
@@ -37,7 +37,7 @@ absl::Status Refused(const JobSetting& setting, std::string_view value) {
                                                  Allowed(setting)));
 }
 
-// ---- By the type of a value: how it is read, written and checked ----
+// ---- Reading, writing and checking, by the type of the value ----
 
 absl::Status Read(const JobSetting&, const std::string& from, std::string& value) {
   value = from;
@@ -92,7 +92,7 @@ absl::Status CheckOne(const JobSetting& setting, const JobSettings& settings) {
                     setting.member);
 }
 
-// What a cell of the page says that is allowed.
+// Returns the allowed values for a cell of docs/settings.md.
 std::string AllowedCell(const JobSetting& setting) {
   const bool is_number = std::holds_alternative<uint32_t JobSettings::*>(setting.member);
   return is_number || !setting.words.empty() ? Allowed(setting) : "";
@@ -117,8 +117,8 @@ absl::Status CheckAnswers(const std::string& answers) {
   if (!spec.ok() || !spec->excludes || spec->min_workers > 0) return spec.status();
   return absl::InvalidArgumentError(
       "answers: 'exclude_straggler' needs min_workers=N, the workers that have to stay; "
-      "whatever starts the workers must go on with as few (syncline run --min-workers N "
-      "says it by itself)");
+      "the launcher must accept that few (syncline run --min-workers N sets it by "
+      "itself)");
 }
 
 const JobSetting* FindJobSetting(std::string_view name) {

@@ -1,18 +1,18 @@
-// What all workers of a job say alike, beside its tensors and its training: one struct, and
-// one table from which the rest follows.
+// The settings on which all workers of a job must agree, besides its tensors and its
+// training: one struct, and one table from which the rest is derived.
 //
 //   JobSettings settings;
 //   SYNCLINE_RETURN_IF_ERROR(
 //       SetJobSetting(*FindJobSetting("durability"), "disk", settings));
 //
-// From a row follow: the option of C and Python, the key of job files, the flag of
-// `syncline run` and its variable (VariableOf), the field of the message
-// (comm/rpc/job_settings_proto.h), what is allowed, the comparison of what two workers say,
-// and docs/settings.md.
+// A row of the table defines the option in C and Python, the key in job files, the flag
+// of `syncline run` and its variable (VariableOf), the message field
+// (comm/rpc/job_settings_proto.h), the allowed values, the comparison between workers,
+// and the entry in docs/settings.md.
 //
-// A new setting is a member with its row, both here, and the field in
-// proto/coordinator.proto. What it must agree on with others is for ValidateJob
-// (server/coordinator/job_spec.h).
+// To add a setting, add a member and a row here, and the field in
+// proto/coordinator.proto. ValidateJob (server/coordinator/job_spec.h) checks
+// combinations of settings.
 //
 // Thread safety: plain values and pure functions.
 #pragma once
@@ -28,48 +28,51 @@
 #include "comm/job/answers.h"
 #include "comm/job/checkpoint_every.h"
 #include "comm/job/checkpoint_name.h"
+#include "comm/job/durability.h"
 #include "comm/job/goals.h"
 
 namespace syncline {
 
 struct JobSettings {
-  std::string push_codec = "bf16";  // of gradients
+  std::string push_codec = "bf16";  // codec of gradients
   std::string publish_codec = "bf16";
   CheckpointEvery checkpoint_every = {};
   uint32_t checkpoint_keep = 3;
   std::string resume = "auto";
-  std::string durability = "none";
-  std::string goals = "none";    // goals.h
-  std::string answers = "none";  // answers.h
+  std::string durability = "none";  // durability.h
+  std::string goals = "none";       // goals.h
+  std::string answers = "none";     // answers.h
 
   bool operator==(const JobSettings&) const = default;
 };
 
-// By whom it is said. What operators may decide is a flag of `syncline run`, which reaches programs
-// as a variable; a program that says it itself is right.
+// Which side may set a setting. A setting for operators is also a flag of `syncline run`,
+// which passes it to programs as a variable. A program's own value has precedence.
 enum class SaidBy { kProgramOrLauncher, kProgram };
 
-// One row. What is not said of a value is not checked.
+// One row of the table. Properties that a row leaves out are not checked.
 struct JobSetting {
   std::string_view name = {};  // in messages to people and job files
-  // REQUIRES: of type string a default that is not empty, of type uint32_t one that is not
-  // 0: what a message does not say is the default.
+  // REQUIRES: the default of a string is not empty and that of a uint32_t is not 0, since
+  // a missing message field means the default.
   std::variant<std::string JobSettings::*, uint32_t JobSettings::*,
                CheckpointEvery JobSettings::*>
       member = {};
-  std::string_view option = name;  // what C and Python call it
-  std::string_view field = name;   // of v1::JobSpec: "checkpoint.keep" lies in a message
+  std::string_view option = name;  // name in C and Python
+  // field of v1::JobSpec; "checkpoint.keep" is nested in a message
+  std::string_view field = name;
   SaidBy said_by = SaidBy::kProgramOrLauncher;
   std::string_view meaning = {};
 
-  // What is allowed: of a number...
+  // Allowed values of a number.
   uint32_t least = 0;
   uint32_t most = UINT32_MAX;
-  // ... and of a string: one of these, if there are any; what the function, if there is one,
-  // says OK to, in the manner of CheckJobSettings.
+  // Allowed values of a string: one of `words` if there are any, and values for which
+  // `check` returns OK.
   std::span<const std::string_view> words = {};
   absl::Status (*check)(const std::string& value) = nullptr;
-  // Makes strings equal that mean the same; null: only equal ones do.
+  // Maps strings with the same meaning to the same string. Null: only equal strings
+  // match.
   std::string (*canonical)(std::string_view value) = nullptr;
 };
 
@@ -78,9 +81,6 @@ absl::Status CheckPublishCodec(const std::string& codec);
 std::string CanonicalCodecs(std::string_view codec);
 absl::Status CheckGoals(const std::string& goals);
 absl::Status CheckAnswers(const std::string& answers);
-
-inline constexpr std::array<std::string_view, 4> kDurabilities = {"none", "disk", "peer",
-                                                                  "disk+peer"};
 
 inline constexpr std::array kJobSettings = {
     JobSetting{.name = "push_codec",
@@ -91,13 +91,15 @@ inline constexpr std::array kJobSettings = {
                           "names of tensors",
                .check = CheckPushCodec,
                .canonical = CanonicalCodecs},
-    JobSetting{.name = "publish_codec",
-               .member = &JobSettings::publish_codec,
-               .option = "publish",
-               .said_by = SaidBy::kProgram,
-               .meaning = "how weights travel, likewise",
-               .check = CheckPublishCodec,
-               .canonical = CanonicalCodecs},
+    JobSetting{
+        .name = "publish_codec",
+        .member = &JobSettings::publish_codec,
+        .option = "publish",
+        .said_by = SaidBy::kProgram,
+        .meaning =
+            "how weights travel: a codec, or rules of codecs by the names of tensors",
+        .check = CheckPublishCodec,
+        .canonical = CanonicalCodecs},
     JobSetting{.name = "checkpoint_every",
                .member = &JobSettings::checkpoint_every,
                .field = "checkpoint.every",
@@ -105,7 +107,7 @@ inline constexpr std::array kJobSettings = {
     JobSetting{.name = "checkpoint_keep",
                .member = &JobSettings::checkpoint_keep,
                .field = "checkpoint.keep",
-               .meaning = "how many checkpoints stay",
+               .meaning = "how many checkpoints are kept",
                .least = 1,
                .most = 10000},
     JobSetting{.name = "resume",
@@ -116,8 +118,8 @@ inline constexpr std::array kJobSettings = {
                .check = CheckResume},
     JobSetting{.name = "durability",
                .member = &JobSettings::durability,
-               .meaning = "what outlives servers: disk: they journal each step "
-                          "(--journal-dir); peer: each has a backup in another one's "
+               .meaning = "how jobs survive lost servers: disk: by a journal of each "
+                          "step (--journal-dir); peer: by a backup in another server's "
                           "memory; disk+peer: both",
                .words = kDurabilities},
     JobSetting{.name = "goals",
@@ -135,28 +137,29 @@ inline constexpr std::array kJobSettings = {
                .canonical = CanonicalAnswers},
 };
 
-// Null when there is none of that name.
+// Returns null when there is no setting of that name.
 const JobSetting* FindJobSetting(std::string_view name);
 
-// "SYNCLINE_CHECKPOINT_KEEP", which has the value that a launcher was told.
+// Returns the variable by which a launcher passes the value, "SYNCLINE_CHECKPOINT_KEEP".
 std::string VariableOf(const JobSetting& setting);
-// "--checkpoint-keep".
+// Returns the flag, such as "--checkpoint-keep".
 std::string FlagOf(const JobSetting& setting);
 
-// Reads a value as people write it; empty: the default. InvalidArgument, which leaves `settings` as they were,
-// says what is allowed: "durability is 'paper', allowed are none, disk, peer and disk+peer".
+// Parses and stores a value; empty means the default. On InvalidArgument `settings` stays
+// unchanged, and the message says what is allowed: "durability is 'paper', allowed are
+// none, disk, peer and disk+peer".
 absl::Status SetJobSetting(const JobSetting& setting, const std::string& value,
                            JobSettings& settings);
-// As SetJobSetting takes it.
+// Returns the value in the form that SetJobSetting takes.
 std::string GetJobSetting(const JobSetting& setting, const JobSettings& settings);
 
-// The first value that is not allowed, as InvalidArgument.
+// Returns InvalidArgument for the first value that is not allowed.
 absl::Status CheckJobSettings(const JobSettings& settings);
 
-// The first setting that means something else in `theirs`; null: there is none.
+// Returns the first setting whose meaning differs in `theirs`; null if there is none.
 const JobSetting* FindDifference(const JobSettings& ours, const JobSettings& theirs);
 
-// The table of docs/settings.md, in Markdown.
+// Returns the table of docs/settings.md, in Markdown.
 std::string JobSettingsTable();
 
 }  // namespace syncline

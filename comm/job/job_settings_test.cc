@@ -1,4 +1,4 @@
-// The table of a job's settings, by what people write and read.
+// Tests of the table of a job's settings, with values as users write and read them.
 #include "comm/job/job_settings.h"
 
 #include <fstream>
@@ -21,7 +21,7 @@ std::string Refusal(std::string_view name, const std::string& value) {
   return std::string(refused.message());
 }
 
-// A value of each setting that is not its default, as people write it.
+// For each setting a value that is not its default, as users write it.
 const std::pair<std::string_view, std::string> kOthers[] = {
     {"push_codec", "int8"},         {"publish_codec", "fp32"},
     {"checkpoint_every", "10 min"}, {"checkpoint_keep", "7"},
@@ -68,7 +68,7 @@ TEST(JobSettings, RefusalsSayWhatIsAllowed) {
   EXPECT_THAT(Refusal("durability", "a\nb"), HasSubstr("'a\\x0ab'"));
 }
 
-// What came in a message is checked like what people write.
+// Values in messages are checked like those that users write.
 TEST(JobSettings, ChecksValuesThatNobodyWrote) {
   EXPECT_THAT(std::string(CheckJobSettings({.checkpoint_keep = 0}).message()),
               HasSubstr("checkpoint_keep is '0'"));

@@ -68,7 +68,7 @@ absl::Status BindError(const HostPort& address, int error) {
                    "; choose an address of this host (ip addr)"));
 }
 
-// None when there are no such sockets.
+// Returns an invalid descriptor if the system has no such sockets.
 UniqueFd SocketFor(const addrinfo& entry) {
   UniqueFd fd(socket(entry.ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
   // Connections in TIME_WAIT do not block a restart, a listener does.
@@ -102,7 +102,7 @@ absl::StatusOr<uint16_t> PortOf(int socket, const HostPort& address) {
                    : reinterpret_cast<sockaddr_in*>(&bound)->sin_port);
 }
 
-// At the same place in both kinds.
+// The port has the same offset in IPv4 and IPv6 addresses.
 void SetPort(sockaddr& address, uint16_t port) {
   reinterpret_cast<sockaddr_in&>(address).sin_port = htons(port);
 }
@@ -120,15 +120,16 @@ absl::StatusOr<HostPort> ParseHostPort(absl::string_view text) {
   if (colon == absl::string_view::npos ||
       !absl::SimpleAtoi(text.substr(colon + 1), &port) || port > 65535) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "'", text, "' is no address; write HOST:PORT, for example 127.0.0.1:7070"));
+        "'", text, "' is not an address; write HOST:PORT, for example 127.0.0.1:7070"));
   }
   absl::string_view host = text.substr(0, colon);
   const bool bracketed =
       absl::ConsumePrefix(&host, "[") && absl::ConsumeSuffix(&host, "]");
   if (!bracketed && host.find_first_of(":[]") != absl::string_view::npos) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "'", text,
-        "' is no address; write HOST:PORT alone, IPv6 hosts in brackets: [::1]:7070"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("'", text,
+                     "' is not an address; write HOST:PORT alone, IPv6 hosts in "
+                     "brackets: [::1]:7070"));
   }
   return HostPort{host.empty() ? "0.0.0.0" : std::string(host),
                   static_cast<uint16_t>(port)};
@@ -166,8 +167,8 @@ absl::Status CheckCanListen(const HostPort& address) { return Bind(address).stat
 
 absl::StatusOr<UniqueFd> Listen(HostPort& address) {
   SYNCLINE_ASSIGN_OR_RETURN(UniqueFd socket, Bind(address));
-  // Binding takes a port that another socket was bound to in the same moment; only one of
-  // them may listen.
+  // Two sockets may bind the same port at the same moment, but only one of them may
+  // listen.
   if (listen(socket.get(), SOMAXCONN) != 0) return BindError(address, errno);
   SYNCLINE_ASSIGN_OR_RETURN(address.port, PortOf(socket.get(), address));
   return socket;
@@ -180,7 +181,7 @@ bool IsSameAddress(const addrinfo& a, const addrinfo& b) {
          std::memcmp(a.ai_addr, b.ai_addr, a.ai_addrlen) == 0;
 }
 
-// A file of hosts may name one address twice.
+// /etc/hosts may list the same address twice.
 bool CameBefore(const addrinfo* list, const addrinfo& entry) {
   while (list != &entry && !IsSameAddress(*list, entry)) list = list->ai_next;
   return list != &entry;
@@ -203,7 +204,8 @@ absl::StatusOr<std::vector<UniqueFd>> ListenOnceAtAll(HostPort& address) {
     if (bind(fd.get(), entry->ai_addr, entry->ai_addrlen) != 0 ||
         listen(fd.get(), SOMAXCONN) != 0 || fcntl(fd.get(), F_SETFL, O_NONBLOCK) != 0) {
       last_error = errno;
-      // Not beside another process, whichever of the addresses that has.
+      // Does not share the port with another process, even if that listens on only one of
+      // the addresses.
       if (last_error == EADDRINUSE) return BindError(address, last_error);
       continue;
     }
@@ -212,7 +214,7 @@ absl::StatusOr<std::vector<UniqueFd>> ListenOnceAtAll(HostPort& address) {
   }
   if (!listeners.empty()) return listeners;
   if (!is_any) return BindError(address, last_error);
-  // A kernel without IPv6.
+  // The kernel has no IPv6.
   HostPort v4 = {"0.0.0.0", address.port};
   SYNCLINE_ASSIGN_OR_RETURN(UniqueFd only, Listen(v4));
   if (fcntl(only.get(), F_SETFL, O_NONBLOCK) != 0) return BindError(address, errno);

@@ -22,35 +22,35 @@ struct HostPort {
   std::string ToString() const;
 };
 
-// Accepts "host:port", "[v6]:port" and ":port" (any interface). InvalidArgument
-// otherwise.
+// Accepts "host:port", "[v6]:port" and ":port" (any interface). Fails with
+// InvalidArgument otherwise.
 absl::StatusOr<HostPort> ParseHostPort(absl::string_view text);
 
-// "h1:7070,h2:7070": where one of several may answer, each as ParseHostPort takes it and with
-// a port. InvalidArgument for none, for one that is wrong, and for one that is there twice.
+// Parses a list of alternative addresses, "h1:7070,h2:7070". Each must be valid for
+// ParseHostPort and have a port. Fails with InvalidArgument for an empty list, an invalid
+// entry and a duplicate.
 absl::StatusOr<std::vector<std::string>> ParseAddresses(absl::string_view text);
 
-// Whether every address that `host` resolves to is a loopback address. Unresolvable names
-// are not.
+// Returns true if every address that `host` resolves to is a loopback address, and false
+// if the name cannot be resolved.
 bool IsLoopback(const std::string& host);
 
-// Tries to bind `address` and lets it go again. Failure::kPortInUse with the fix when
-// something listens there already; InvalidArgument when this host has no such address.
-// Servers call it first, because what their libraries report about a failed bind is one
-// bit.
+// Binds `address` for a moment. Fails with Failure::kPortInUse, with advice, when another
+// process listens there, and with InvalidArgument when this host has no such address.
+// Servers call it first, since their libraries only report that a bind failed, not why.
 absl::Status CheckCanListen(const HostPort& address);
 
-// Listens on `address`, and fills in its port when that is 0. Errors as CheckCanListen.
+// Listens on `address`; sets its port if that is 0. Fails like CheckCanListen.
 absl::StatusOr<UniqueFd> Listen(HostPort& address);
 
-// Listens on all addresses that `address` names, and fills in its port when that is 0. Any
-// interface means both kinds of addresses, where the kernel has both. The listeners do not
-// block. Errors as CheckCanListen, when it is none of them.
+// Listens on all addresses that `address` resolves to; sets its port if that is 0. "Any
+// interface" means IPv4 and IPv6 if the kernel has both. The listeners do not block.
+// Fails like CheckCanListen if no address works.
 absl::StatusOr<std::vector<UniqueFd>> ListenAtAll(HostPort& address);
 
-// A port of `host` that nothing listens on now. Somebody else may take it before the
-// caller does: only for programs that must be told a port; servers of ours listen on port
-// 0 instead.
+// Returns a port of `host` that is free now. Another process may take it before the
+// caller does, so use it only for programs that must be given a port. Our servers listen
+// on port 0 instead.
 absl::StatusOr<int> PickFreePort(const std::string& host);
 
 }  // namespace syncline

@@ -1,6 +1,6 @@
-// How a worker introduces itself: its hello announces a job by a digest, and the job
-// itself is only sent when the coordinator asks for it (DescribeJob). For clients, the
-// load generator and tests, so that there is one way to do it.
+// Builds the messages by which a worker introduces itself. Its hello identifies the job
+// by a digest. The job itself is sent only if the coordinator asks for it (DescribeJob).
+// Used by clients, the load generator and tests.
 //
 //   const Announcement worker = Announce(job, {.rank = 3, .name = "host:77"});
 //   link->Send(worker.hello);
@@ -19,7 +19,7 @@
 
 namespace syncline {
 
-// 32 bytes.
+// Returns the 32 bytes of the digest.
 std::string Sha256(std::string_view bytes);
 
 struct Announcement {
@@ -31,7 +31,7 @@ struct WorkerIdentity {
   uint32_t rank = 0;
   std::string run_id = {};
   std::string name = {};
-  absl::Duration failure_timeout = absl::ZeroDuration();  // zero: not said
+  absl::Duration failure_timeout = absl::ZeroDuration();  // zero: not set
   bool rejoins = false;
 };
 

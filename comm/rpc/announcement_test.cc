@@ -11,7 +11,7 @@
 namespace syncline {
 namespace {
 
-// FIPS 180-4 and its examples.
+// Examples of FIPS 180-4.
 TEST(Announcement, Sha256IsTheStandards) {
   EXPECT_EQ(absl::BytesToHexString(Sha256("")),
             "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
@@ -41,7 +41,8 @@ TEST(Announcement, TheHelloHasTheDigestAndTheSizeOfWhatIsSentLater) {
   EXPECT_NE(Announce(job, {}).hello.worker_hello().job_digest(), hello.job_digest());
 }
 
-// Workers and servers cut by themselves; those that cut otherwise must not meet.
+// Workers and servers cut into blocks by themselves; if their versions cut differently,
+// they must not connect.
 TEST(ProtocolVersion, NamesTheCutIntoBlocks) {
   const uint64_t elements[] = {191 * uint64_t{kTileElements}};
   EXPECT_EQ(std::pair(kProtocolVersion, CutIntoBlocks(elements).size()),

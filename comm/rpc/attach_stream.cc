@@ -66,7 +66,7 @@ void AttachStream::Close(absl::Duration grace) {
     closing_ = true;
     may_write = std::exchange(writable_, false);
   }
-  // Who is in the middle of a Send may wait for the network for long.
+  // A thread that is inside Send may wait long for the network.
   if (may_write && write_mutex_.TryLock()) {
     stream_->WritesDone();
     write_mutex_.Unlock();

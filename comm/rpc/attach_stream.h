@@ -1,5 +1,5 @@
-// One stream of a member to the coordinator (proto/coordinator.proto, Attach). Members
-// use a ControlLink, which outlives its streams (comm/rpc/control_link.h).
+// One stream from a member to the coordinator (proto/coordinator.proto, Attach). Members
+// use a ControlLink, which survives its streams (comm/rpc/control_link.h).
 //
 //   SYNCLINE_ASSIGN_OR_RETURN(auto stream, AttachStream::Open(
 //       {.address = "10.0.0.1:7070", .timeouts = timeouts},
@@ -9,9 +9,9 @@
 //   ...
 //   stream->Close();
 //
-// Thread safety: Send from any thread. Callbacks run on the stream's own thread, one at a
-// time; on_end is the last one, called exactly once unless Close came first. Close must
-// not be called from a callback.
+// Thread safety: any thread may call Send. Callbacks run on the stream's own thread, one
+// at a time. on_end is the last one, called exactly once unless Close was called first.
+// Callbacks must not call Close.
 #pragma once
 
 #include <functional>
@@ -45,27 +45,27 @@ struct AttachOptions {
 
 struct AttachCallbacks {
   std::function<void(const v1::CoordinatorMessage&)> on_message;
-  // Why the stream ended: a refusal or drop by the coordinator, or Unavailable, without a
-  // Failure, when it is gone.
+  // Receives the reason why the stream ended: a refusal or drop by the coordinator, or
+  // Unavailable without a Failure when the coordinator is gone.
   std::function<void(const absl::Status&)> on_end;
 };
 
 class AttachStream {
  public:
-  // Failure::kUnreachable when the coordinator does not answer within the connect
-  // timeout.
+  // Fails with Failure::kUnreachable when the coordinator does not answer within the
+  // connect timeout.
   static absl::StatusOr<std::unique_ptr<AttachStream>> Open(const AttachOptions& options,
                                                             AttachCallbacks callbacks);
-  ~AttachStream();  // closes
+  ~AttachStream();  // calls Close
 
-  // False when the stream has ended; on_end says why.
+  // Returns false when the stream has ended; on_end receives the reason.
   bool Send(const v1::MemberMessage& message) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Says that nothing more will be sent, waits up to `grace` for the coordinator to end
-  // the stream, and cancels it otherwise. The second call does nothing.
+  // Announces that nothing more will be sent, and waits up to `grace` for the coordinator
+  // to end the stream. Cancels it after that. A second call does nothing.
   void Close(absl::Duration grace = absl::ZeroDuration()) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Ends the stream at once, also a Send that waits for the network. From any thread.
+  // Ends the stream at once, including a Send that waits for the network. Any thread.
   void Cancel() { context_.TryCancel(); }
 
  private:
@@ -79,12 +79,12 @@ class AttachStream {
       stream_;
   std::thread reader_;
 
-  absl::Mutex write_mutex_ ABSL_ACQUIRED_BEFORE(mutex_);  // held while something is sent
+  absl::Mutex write_mutex_ ABSL_ACQUIRED_BEFORE(mutex_);  // held while a message is sent
   absl::Mutex mutex_;
   bool writable_ ABSL_GUARDED_BY(mutex_) = true;
   bool closing_ ABSL_GUARDED_BY(mutex_) = false;
   bool ended_ ABSL_GUARDED_BY(mutex_) = false;
-  SteadyCondition changed_;  // ended_ became true
+  SteadyCondition changed_;  // signals that ended_ became true
 };
 
 }  // namespace syncline

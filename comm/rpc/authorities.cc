@@ -28,8 +28,8 @@ using Stack = std::unique_ptr<STACK_OF(X509), Freer<FreeStack>>;
 using Store = std::unique_ptr<X509_STORE, Freer<X509_STORE_free>>;
 using Context = std::unique_ptr<X509_STORE_CTX, Freer<X509_STORE_CTX_free>>;
 
-// All certificates of a file. InvalidArgument when one is damaged or cut off, or there is
-// none.
+// Parses all certificates of a file. Fails with InvalidArgument if one is damaged or cut
+// off, or if there is none.
 absl::StatusOr<Stack> ParseAll(const std::string& pem) {
   Stack all(sk_X509_new_null());
   const Bio bio(BIO_new_mem_buf(pem.data(), static_cast<int>(pem.size())));
@@ -62,8 +62,8 @@ absl::Status VerifyChain(const std::string& chain, const std::string& authoritie
     ERR_clear_error();
     return absl::InternalError("OpenSSL cannot verify a chain");
   }
-  // As gRPC's handshakes have it: who trusts an intermediate authority need not have its
-  // root.
+  // The same flags as in gRPC's handshakes: an intermediate authority can be trusted
+  // without its root.
   X509_STORE_CTX_set_flags(context.get(),
                            X509_V_FLAG_PARTIAL_CHAIN | X509_V_FLAG_TRUSTED_FIRST);
   X509_STORE_CTX_set_time(context.get(), 0, absl::ToTimeT(now));
@@ -72,7 +72,7 @@ absl::Status VerifyChain(const std::string& chain, const std::string& authoritie
   ERR_clear_error();
   if (is_good) return absl::OkStatus();
   return absl::UnauthenticatedError(absl::StrCat(
-      "signed by '", Printable(FactsOf(*leaf).issuer), "', which is not believed (",
+      "signed by '", Printable(FactsOf(*leaf).issuer), "', which is not trusted (",
       X509_verify_cert_error_string(error), ")"));
 }
 
@@ -114,11 +114,12 @@ void Authorities::LookAgain() {
   if (!file_.HasChanged()) return;
   const absl::Status read = Read();
   if (read.ok()) {
-    options_.log.Info("read which authorities are believed", {{"file", options_.path}});
+    options_.log.Info("read the list of trusted authorities", {{"file", options_.path}});
     return;
   }
-  options_.log.Error("the file of authorities is of no use: what it said before holds on",
-                     {{"file", options_.path}, {"reason", std::string(read.message())}});
+  options_.log.Error(
+      "the file of authorities cannot be used: its previous content stays in force",
+      {{"file", options_.path}, {"reason", std::string(read.message())}});
 }
 
 std::shared_ptr<const Authorities::Version> Authorities::Latest() const {

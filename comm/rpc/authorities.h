@@ -1,10 +1,11 @@
-// The authorities that sign our peers' certificates: the file of --tls-ca, as it is now. A
-// handshake goes by it once; what was open before the file was changed is asked again here.
+// The current authorities in the file of --tls-ca, which sign the certificates of peers.
+// A handshake checks a peer once. For connections that are older than a change of the
+// file, Check repeats that check.
 //
 //   SYNCLINE_ASSIGN_OR_RETURN(auto authorities, Authorities::Open({.path = tls.ca_file}));
 //   SYNCLINE_RETURN_IF_ERROR(authorities->Check(*peer.proof));
 //
-// Thread safety: any thread. Nobody waits for the disk but one caller a second.
+// Thread safety: any thread. At most one caller a second waits for the disk.
 #pragma once
 
 #include <atomic>
@@ -24,12 +25,13 @@
 
 namespace syncline {
 
-// Unauthenticated unless `chain` (PEM; the peer's certificate first, then what it showed
-// beside it) leads to one of `authorities` (PEM) at `now`, as a handshake would have it.
+// Fails with Unauthenticated unless `chain` leads to one of `authorities` (PEM) at `now`,
+// by the rules of a handshake. `chain` is PEM: the peer's certificate first, then the
+// intermediate ones that it presented.
 absl::Status VerifyChain(const std::string& chain, const std::string& authorities,
                          absl::Time now);
 
-// What a peer has shown, and by which state of the file that was believed.
+// The certificates that a peer presented, and the version of the file that accepted them.
 class PeerProof {
  public:
   explicit PeerProof(std::string chain) : chain_(std::move(chain)) {}
@@ -42,18 +44,18 @@ class PeerProof {
 
 struct AuthoritiesOptions {
   std::string path = {};
-  const Clock* clock = nullptr;  // outlives them; null: the machine's
+  const Clock* clock = nullptr;  // null: the system's; must outlive this
   Logger log = {};
 };
 
 class Authorities {
  public:
-  // Failure::kUsage when the file cannot be read or holds no certificate.
+  // Fails with Failure::kUsage when the file cannot be read or contains no certificate.
   static absl::StatusOr<std::unique_ptr<Authorities>> Open(AuthoritiesOptions options);
 
-  // Unauthenticated when no authority of the file signs for this peer any more. By the file
-  // as it was within the last second; when it cannot be read, or is cut off, what it said
-  // last holds on, and the log says so.
+  // Fails with Unauthenticated when no authority in the file signs for this peer any
+  // more. Uses the file's contents of at most a second ago. If the file is unreadable or
+  // truncated, its last contents stay in force, and the log says so.
   absl::Status Check(PeerProof& proof) ABSL_LOCKS_EXCLUDED(looking_, mutex_);
 
  private:

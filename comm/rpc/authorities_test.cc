@@ -38,7 +38,7 @@ class AuthoritiesTest : public testing::Test {
     EXPECT_TRUE(authorities.ok()) << authorities.status();
     return *std::move(authorities);
   }
-  // A second later.
+  // Replaces the file one second later.
   void Replace(const std::string& pem) {
     files_.Write("ca.crt", pem);
     clock_.now += absl::Seconds(1);

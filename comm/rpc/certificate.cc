@@ -34,7 +34,7 @@ using Hexadecimal = std::unique_ptr<char, Freer<FreeHexadecimal>>;
 using Key = std::unique_ptr<EVP_PKEY, Freer<EVP_PKEY_free>>;
 
 absl::Status Wrong(const PemFile& file, absl::string_view what) {
-  // What OpenSSL noted along the way is said here in our words.
+  // The caller gets our own message, so OpenSSL's queued errors are dropped.
   ERR_clear_error();
   return WithFailure(
       absl::InvalidArgumentError(absl::StrCat(file.flag, " '", file.path, "' ", what)),
@@ -49,7 +49,7 @@ CertificatePtr NextCertificate(BIO* bio) {
   return CertificatePtr(PEM_read_bio_X509(bio, nullptr, nullptr, nullptr));
 }
 
-// Never asks on the terminal.
+// Keeps OpenSSL from asking for a passphrase on the terminal.
 int NoPassphrase(char* /*buffer*/, int /*size*/, int /*rwflag*/, void* /*user*/) {
   return 0;
 }
@@ -65,7 +65,7 @@ std::string CommonName(const X509_NAME* name) {
   std::array<char, 256> text = {};
   const int length = X509_NAME_get_text_by_NID(name, NID_commonName, text.data(),
                                                static_cast<int>(text.size()));
-  return length > 0 ? std::string(text.data()) : "a name that is not said";
+  return length > 0 ? std::string(text.data()) : "no name";
 }
 
 std::string Ip(const ASN1_OCTET_STRING& bytes) {

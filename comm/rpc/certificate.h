@@ -1,6 +1,6 @@
-// What certificates say, and what a process can know about its own TLS files before
-// anyone connects: one that has expired or a key of another certificate otherwise shows as
-// a peer that does not answer.
+// Reads certificates, and checks a process's own TLS files before it connects. Otherwise
+// an expired certificate, or a key of another one, looks like a peer that does not
+// answer.
 #pragma once
 
 #include <memory>
@@ -15,29 +15,30 @@ struct x509_st;  // X509 of OpenSSL
 
 namespace syncline {
 
-// A PEM file: its path and flag are for messages.
+// A PEM file, with its flag and path for messages.
 struct PemFile {
   std::string flag;  // "--tls-cert"
   std::string path;
   std::string text;
 };
 
-// InvalidArgument (Failure::kUsage) unless the first certificate of `cert` is valid at
-// `now` and `key` is its private key, without a passphrase.
+// Fails with InvalidArgument (Failure::kUsage) unless the first certificate of `cert` is
+// valid at `now` and `key` is its private key, without a passphrase.
 absl::Status CheckIdentity(const PemFile& cert, const PemFile& key, absl::Time now);
 
-// Why `certificate` is not valid at `now`, and what to do: "expired on 2026-01-31 10:00
-// UTC; renew it". Empty while it is.
+// Returns why `certificate` is not valid at `now`, and advice: "expired on 2026-01-31
+// 10:00 UTC; renew it". Empty if it is valid.
 std::string WhyNotValid(const x509_st& certificate, absl::Time now);
 
-// InvalidArgument (Failure::kUsage) unless `ca` holds a certificate that is valid at `now`.
+// Fails with InvalidArgument (Failure::kUsage) unless `ca` contains a certificate that is
+// valid at `now`.
 absl::Status CheckAuthorities(const PemFile& ca, absl::Time now);
 
-// What a certificate says.
+// The contents of a certificate.
 struct CertificateFacts {
-  std::string subject;  // its common name, and that of its issuer
-  std::string issuer;
-  std::string serial;  // hexadecimal
+  std::string subject;  // the subject's common name
+  std::string issuer;   // the issuer's common name
+  std::string serial;   // hexadecimal
   SubjectNames names = {};
   std::vector<std::string> addresses = {};
   absl::Time from;
@@ -46,8 +47,8 @@ struct CertificateFacts {
 
 CertificateFacts FactsOf(const x509_st& certificate);
 
-// SHA-256 of its bytes (DER), hexadecimal in lower case, as `openssl x509 -fingerprint
-// -sha256` has it but for colons.
+// Returns the SHA-256 of the DER bytes in lower-case hexadecimal, like `openssl x509
+// -fingerprint -sha256` without colons.
 std::string FingerprintOf(const x509_st& certificate);
 
 struct FreeCertificate {
@@ -55,12 +56,12 @@ struct FreeCertificate {
 };
 using CertificatePtr = std::unique_ptr<x509_st, FreeCertificate>;
 
-// The first one; null when there is none.
+// Parses the first certificate; null when there is none.
 CertificatePtr ParseCertificate(const std::string& pem);
 
 std::string ToPem(const x509_st& certificate);
 
-// Whether a server at `host`, a name or an address, may show it.
+// Returns true if a server at `host`, a name or an address, may present this certificate.
 bool IsForHost(x509_st& certificate, const std::string& host);
 
 }  // namespace syncline

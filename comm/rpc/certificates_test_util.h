@@ -1,4 +1,4 @@
-// Certificates for tests, in a folder that ends with this.
+// Makes certificates for tests, in a folder that is deleted with this object.
 #pragma once
 
 #include <fstream>
@@ -20,7 +20,7 @@ namespace syncline {
 
 struct TestLeaf {
   Identity who = {.role = Role::kOperator};
-  std::string uri = {};  // in place of that of `who`; "-" for none
+  std::string uri = {};  // used instead of the URI of `who`; "-": none
   int days = 2;          // expired yesterday when negative
   std::vector<std::string> hosts = {"127.0.0.1"};
 };
@@ -31,7 +31,7 @@ class TestCertificates {
     return absl::StrCat(directory_.path(), "/", name);
   }
 
-  // What a process of this name is started with.
+  // Returns the options with which a process of this name is started.
   TlsOptions Identity(const std::string& name, const std::string& ca = "ca") const {
     return {Path(name + ".crt"), Path(name + ".key"), Path(ca + ".crt")};
   }

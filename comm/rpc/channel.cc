@@ -39,10 +39,11 @@ grpc::ChannelArguments MakeArguments(const RpcTimeouts& timeouts) {
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
   arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 1000);
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 2000);
-  // An attempt that failed leaves nothing behind for the next one, not even its backoff.
+  // Without a shared pool, a failed attempt leaves nothing behind for the next one, not
+  // even its backoff.
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-  // Peers live in the job's own network: an http_proxy set for the way out would swallow
-  // them.
+  // Peers are in the job's own network, which an http_proxy for outgoing traffic does not
+  // reach.
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   arguments.SetMaxReceiveMessageSize(kMaxRpcMessageBytes);
   return arguments;
@@ -60,10 +61,10 @@ absl::StatusOr<std::shared_ptr<grpc::Channel>> CreateOneChannel(
                                    MakeArguments(timeouts));
 }
 
-// What a coordinator says of itself.
+// A coordinator's state by its health service.
 enum class Standing { kNone, kStandby, kLeads };
 
-// By the health service: a standby serves nobody.
+// Returns the state from an answer of the health service. A standby does not serve.
 Standing StandingOf(const grpc::Status& status, const grpc::ByteBuffer& reply) {
   if (!status.ok()) return Standing::kNone;
   std::vector<grpc::Slice> slices;
@@ -74,7 +75,8 @@ Standing StandingOf(const grpc::Status& status, const grpc::ByteBuffer& reply) {
   return bytes == kServing ? Standing::kLeads : Standing::kStandby;
 }
 
-// Asks all at once. The first that leads, otherwise the best that answered.
+// Asks all coordinators at once. Returns the first that leads, or otherwise the best that
+// answered.
 std::shared_ptr<grpc::Channel> ChooseChannel(
     const std::vector<std::shared_ptr<grpc::Channel>>& channels) {
   struct Call {
@@ -131,8 +133,8 @@ absl::StatusOr<std::shared_ptr<grpc::Channel>> CreateChannel(
 absl::Status WaitUntilConnected(grpc::Channel& channel, const std::string& address,
                                 const TlsOptions& tls, absl::Duration timeout) {
   if (channel.WaitForConnected(DeadlineIn(timeout))) return absl::OkStatus();
-  // It may connect, write and read. Longer takes the look-up of a name, or one that has
-  // several addresses.
+  // One limit each for connecting, writing and reading. Looking up a name, or a name with
+  // several addresses, takes longer.
   const absl::Duration limit = std::min(timeout, kLongestDiagnosis);
   const Inquiry inquiry(address, tls, limit);
   return UnreachableError(address, timeout, inquiry.Within(4 * limit).cause);

@@ -1,10 +1,10 @@
-// Client side of the control plane: channels that notice a dead link, and never a false
-// death.
+// Client side of the control plane: channels that detect a dead connection, and never
+// report a live peer as dead.
 //
 //   const auto channel = *CreateChannel("10.0.0.1:7070", tls, timeouts);
 //   auto connected = WaitUntilConnected(*channel, "10.0.0.1:7070", tls, absl::Seconds(10));
 //   grpc::ClientContext context;
-//   SetDeadline(context, timeouts.call);  // every unary call has one
+//   SetDeadline(context, timeouts.call);  // required for every unary call
 //
 // Channels are thread-safe and reconnect by themselves.
 #pragma once
@@ -24,36 +24,38 @@
 
 namespace syncline {
 
-// Placement of a job with very many tensors is the largest control message.
+// Limit of a control message. The largest is the placement of a job with very many
+// tensors.
 inline constexpr int kMaxRpcMessageBytes = 64 << 20;
 
-// Connects lazily. InvalidArgument when the address or the TLS files are wrong. The TLS
-// server name is the host of `address`. Of several coordinators, "h1:7070,h2:7070", to the
-// one that leads, for which it asks all of them now, for a second at most; where none does,
-// to one that answers, and otherwise to the first.
+// Returns a channel that connects lazily. Fails with InvalidArgument when the address or
+// the TLS files are wrong. The TLS server name is the host of `address`.
+//
+// `address` may list several coordinators, "h1:7070,h2:7070". The call then asks all of
+// them for at most a second, and chooses the leader. Without a leader it chooses one that
+// answers, otherwise the first.
 absl::StatusOr<std::shared_ptr<grpc::Channel>> CreateChannel(const std::string& address,
                                                              const TlsOptions& tls,
                                                              const RpcTimeouts& timeouts);
 
-// Blocks until the channel is connected. When it is not within `timeout`, as
-// UnreachableError, after another look of about a second at the cause (diagnosis.h). `tls`
-// is what the channel was made with.
+// Blocks until the channel is connected. Fails after `timeout` with UnreachableError,
+// which takes about another second to find the cause (diagnosis.h). `tls`: the options
+// with which the channel was created.
 absl::Status WaitUntilConnected(grpc::Channel& channel, const std::string& address,
                                 const TlsOptions& tls, absl::Duration timeout);
 
-// Unavailable, Failure::kUnreachable: nobody answered at `address` for `timeout`, and
-// `cause`, as DiagnoseConnection says it.
+// Returns Unavailable with Failure::kUnreachable: there was no answer at `address` for
+// `timeout`. `cause` comes from DiagnoseConnection.
 absl::Status UnreachableError(const std::string& address, absl::Duration timeout,
                               absl::string_view cause);
 
 void SetDeadline(grpc::ClientContext& context, absl::Duration timeout);
 
-// `timeout` from now as gRPC counts it, by the monotonic clock.
+// Returns the time `timeout` from now for gRPC, by the monotonic clock.
 gpr_timespec DeadlineIn(absl::Duration timeout);
 
-// Stops gRPC from writing its own lines to stderr: what matters comes back as a Status,
-// in one line. GRPC_VERBOSITY in the environment still turns them on. Call once, early in
-// main.
+// Stops gRPC from writing its own lines to stderr, since errors are returned as Status.
+// GRPC_VERBOSITY in the environment still enables them. Call once, early in main.
 void SilenceGrpcLog();
 
 }  // namespace syncline

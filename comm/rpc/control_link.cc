@@ -15,9 +15,9 @@ namespace syncline {
 namespace {
 
 constexpr size_t kKeyBytes = 16;
-// What was heard is acknowledged with every heartbeat, and after so many messages.
+// Received messages are acknowledged with every heartbeat, and after this many messages.
 constexpr uint64_t kAcknowledgeEvery = 64;
-// A coordinator that starts a moment later is not worth a line.
+// A coordinator that starts only a moment later is not worth a log line.
 constexpr absl::Duration kSayWaitingAfter = absl::Seconds(3);
 
 std::string DrawKey() {
@@ -32,14 +32,14 @@ uint64_t DrawSeed() {
   return (uint64_t{random()} << 32) | random();
 }
 
-// What ends a stream but not the link: nobody has decided it. The coordinator's own
-// words for "I am lost" carry a Failure.
+// Returns true for an error that ends a stream but not the link, because no coordinator
+// decided it. An error with which the coordinator itself ends a member carries a Failure.
 bool IsBreak(const absl::Status& status) {
   if (FailureOf(status) == Failure::kUnreachable) return true;
   if (FailureOf(status) != Failure::kNone) return false;
   return absl::IsUnavailable(status) || absl::IsInternal(status) ||
          absl::IsUnknown(status) || absl::IsCancelled(status) ||
-         absl::IsDeadlineExceeded(status);  // its first message did not arrive in time
+         absl::IsDeadlineExceeded(status);  // the first message did not arrive in time
 }
 
 PatientClock::Options PatienceOf(const Timeouts& timeouts) {
@@ -60,7 +60,8 @@ ControlLink::ControlLink(ControlLinkOptions options, AttachCallbacks callbacks)
       say_next_(kSayWaitingAfter),
       lasts_since_(targets_.size()),
       key_(DrawKey()),
-      // Figures of all blocks of a step come at once; the bytes are bound enough.
+      // Statistics of all blocks of a step come at once. The limit in bytes is
+      // sufficient.
       queue_(ReliableQueueLimits{.messages = size_t{1} << 21}),
       patient_(PatienceOf(options_.attach.timeouts)) {}
 
@@ -83,7 +84,7 @@ absl::Status ControlLink::Unreachable() const {
 absl::Status ControlLink::UnreachableLocked() const {
   return UnreachableError(
       options_.attach.address, options_.patience,
-      WithAdvice(cause_.empty() ? "it takes connections and does not answer" : cause_));
+      WithAdvice(cause_.empty() ? "it accepts connections and does not answer" : cause_));
 }
 
 bool ControlLink::Send(v1::MemberMessage message) {
@@ -161,8 +162,8 @@ bool ControlLink::IsHealthy() {
          Silence() < options_.attach.timeouts.redial_after;
 }
 
-// Of the coordinator, since it was asked. An owner that sends no heartbeat gets no
-// answer.
+// Returns how long the coordinator has not answered a heartbeat. Without heartbeats there
+// are no answers to expect.
 absl::Duration ControlLink::Silence() {
   const absl::Duration now = PatientNow();
   if (!was_attached_) return now;
@@ -188,7 +189,7 @@ void ControlLink::EndIfSilent() {
   if (!was_attached_ && silence >= options_.patience) End(UnreachableLocked());
 }
 
-// Once for each time.
+// Logs once for each outage.
 void ControlLink::SayThatItIsAway(absl::Duration silence) {
   if (std::exchange(is_away_, true)) return;
   options_.log.Warning(
@@ -198,7 +199,7 @@ void ControlLink::SayThatItIsAway(absl::Duration silence) {
       {{"silent", absl::FormatDuration(absl::Trunc(silence, absl::Milliseconds(1)))}});
 }
 
-// False when the link is over.
+// Waits until the stream is unhealthy. Returns false if the link is over.
 bool ControlLink::WaitForOutage() {
   FreeStreams();
   const absl::Duration step = options_.attach.timeouts.heartbeat_interval / 2;
@@ -239,7 +240,7 @@ v1::MemberMessage ControlLink::FirstMessage() {
   return message;
 }
 
-// One attempt, which lasts for its slot unless it gets through.
+// Makes one attempt to connect. It takes its whole slot unless it succeeds.
 void ControlLink::Dial() {
   Serial serial = 0;
   {
@@ -280,10 +281,10 @@ void ControlLink::Dial() {
     absl::MutexLock lock(&mutex_);
     if (IsOver()) return;
     candidate_ = stream;
-    lasts_since_[target_ % targets_.size()].reset();  // it takes us
+    lasts_since_[target_ % targets_.size()].reset();  // it accepts connections
   }
   stream->Send(FirstMessage());
-  // It is there: a slow answer is no reason to begin anew.
+  // The coordinator is there; a slow answer is no reason for a new attempt.
   AwaitAttached(clock_.Now() + options_.attach.timeouts.connect_timeout);
 }
 
@@ -299,7 +300,8 @@ void ControlLink::AwaitAttached(absl::Duration until) {
   const absl::Duration pause = clock_.Now() + options_.attach.timeouts.dial_slot;
   if (candidate_ == nullptr) {
     dialer_.Reset();
-    // One that takes us in and breaks at once is not asked at once again, either.
+    // If a stream breaks right after it was accepted, the next attempt must not follow at
+    // once.
     while (stream_broke_ && !IsOver() && changed_.WaitUntil(mutex_, clock_, pause)) {
     }
     return;
@@ -309,7 +311,7 @@ void ControlLink::AwaitAttached(absl::Duration until) {
   SayThatItWaits();
   candidate_serial_ = 0;
   replaced_.push_back(std::move(candidate_));
-  // Whoever refuses at once is not asked at once again.
+  // If the attempt was refused at once, the next one must not follow at once.
   while (broke && !IsOver() && changed_.WaitUntil(mutex_, clock_, pause)) {
   }
 }
@@ -328,7 +330,7 @@ v1::MemberMessage ControlLink::NextToWrite() {
   } else if (const auto next = queue_.Find(written_ + 1)) {
     message = *next;
     ++written_;
-  }  // else an acknowledgement alone
+  }  // otherwise only an acknowledgement
   message.set_seen(received_.last());
   acknowledged_ = received_.last();
   return message;
@@ -363,7 +365,7 @@ void ControlLink::OnMessage(Serial serial, const v1::CoordinatorMessage& message
   if (Take(serial, message)) callbacks_.on_message(message);
 }
 
-// True for a message that the owner has not heard yet.
+// Returns true for a message that the owner has not received yet.
 bool ControlLink::Take(Serial serial, const v1::CoordinatorMessage& message) {
   absl::MutexLock lock(&mutex_);
   if (IsOver() || IsOutdated(serial, message)) return false;
@@ -390,7 +392,7 @@ bool ControlLink::Take(Serial serial, const v1::CoordinatorMessage& message) {
   return verdict == ReceivedNumbers::Verdict::kNew;
 }
 
-// Whether an old coordinator speaks, on a stream that counts.
+// Returns true if an outdated coordinator sent this on a stream that still counts.
 bool ControlLink::IsOutdated(Serial serial, const v1::CoordinatorMessage& message) {
   const bool is_candidate = serial == candidate_serial_;
   if (!is_candidate && serial != stream_serial_) return false;
@@ -398,21 +400,23 @@ bool ControlLink::IsOutdated(Serial serial, const v1::CoordinatorMessage& messag
     term_ = message.term();
     return false;
   }
-  last_failure_ = absl::UnavailableError(absl::StrCat(
-      "the coordinator at ", options_.attach.address, " has term ", message.term(),
-      ", and term ", term_, " was heard before: it is an old one, or lost its state"));
+  last_failure_ = absl::UnavailableError(
+      absl::StrCat("the coordinator at ", options_.attach.address, " has term ",
+                   message.term(), ", but term ", term_,
+                   " was seen before: it is an old coordinator, or lost its state"));
   if (is_candidate) candidate_broke_ = true;
   if (!is_candidate) stream_broke_ = true;
   changed_.SignalAll();
   return true;
 }
 
-// It knows nothing of what was said: a new link, and a hello that says it all.
+// The coordinator has forgotten the link: starts a new one, whose hello contains
+// everything.
 void ControlLink::BeginAnew() {
   if (options_.hello_again == nullptr) {
     return End(WithFailure(absl::UnavailableError(absl::StrCat(
                                "the coordinator at ", options_.attach.address,
-                               " was started anew, and does not know this "
+                               " was restarted, and does not know this "
                                "session")),
                            Failure::kRetryable));
   }
@@ -426,18 +430,18 @@ void ControlLink::BeginAnew() {
   coordinator_clock_ = {};
   written_ = 0;
   acknowledged_ = 0;
-  candidate_broke_ = true;  // it ends
+  candidate_broke_ = true;  // so that this attempt ends
   begins_anew_ = true;
   changed_.SignalAll();
 }
 
-// The candidate is the link's stream from now on; it goes on after what the coordinator
-// has seen.
+// Makes the candidate the link's stream. It continues after the last message that the
+// coordinator has received.
 void ControlLink::Attached(const v1::CoordinatorMessage& ready) {
   if (!queue_.CanReplayAfter(ready.seen())) {
     return End(absl::InternalError(absl::StrCat(
-        "the coordinator at ", options_.attach.address, " wants to go on after message ",
-        ready.seen(), ", which cannot be")));
+        "the coordinator at ", options_.attach.address,
+        " asks to continue after message ", ready.seen(), ", which was never sent")));
   }
   queue_.Acknowledge(ready.seen());
   written_ = ready.seen();
@@ -446,7 +450,7 @@ void ControlLink::Attached(const v1::CoordinatorMessage& ready) {
   candidate_ = nullptr;
   stream_serial_ = std::exchange(candidate_serial_, 0);
   stream_broke_ = false;
-  // Answers to what was asked on the old stream do not come any more.
+  // Answers to heartbeats of the old stream will not come any more.
   beats_.Restart(PatientNow());
   if (was_attached_) {
     options_.log.Info("attached to the coordinator again",
@@ -463,7 +467,7 @@ void ControlLink::OnStreamEnd(Serial serial, const absl::Status& status) {
   absl::MutexLock lock(&mutex_);
   const bool is_candidate = serial == candidate_serial_;
   if (!is_candidate && serial != stream_serial_) return;  // it was replaced
-  if (is_candidate && candidate_broke_) return;           // and given up
+  if (is_candidate && candidate_broke_) return;           // it was given up
   if (!IsBreak(status)) return End(status);
   last_failure_ = status;
   if (is_candidate) candidate_broke_ = true;

@@ -1,6 +1,6 @@
-// A member's half of its link to the coordinator. A link outlives its streams: when one
-// breaks, or nothing is heard on it, the member dials again, both sides say what they have
-// seen, and what is missing is said again (docs/adr/0010-links-outlive-streams.md).
+// A member's half of its link to the coordinator. A link outlives its streams: if a
+// stream breaks or is silent, the member dials again, both sides report what they have
+// received, and missing messages are sent again (docs/adr/0010-links-outlive-streams.md).
 //
 //   auto link = ControlLink::Open(
 //       {.attach = {.address = "10.0.0.1:7070", .timeouts = timeouts}, .hello = hello,
@@ -11,19 +11,21 @@
 //   link->Send(heartbeat);   // only the latest matters: never repeated
 //   link->Close(grace);
 //
-// The address may be that of several coordinators, "h1:7070,h2:7070", of which one leads: an
-// attempt that fails, or that one of the others refuses, is followed by one at the next.
+// The address may name several coordinators, "h1:7070,h2:7070", one of which leads. After
+// an attempt that fails, or that is refused by one that does not lead, the next is tried.
 //
-// Every heartbeat is answered. A coordinator that answered none for
-// ControlLinkOptions::outage, not counting times in which this process did not run, is
-// lost: Unavailable, Failure::kRetryable. One that was started anew meanwhile knows no
-// link; it gets another hello (hello_again), and everything that is sent from then on. A refusal or drop by the coordinator ends the
-// link at once, with what the coordinator said.
+// Every heartbeat is answered. A coordinator that has answered none for
+// ControlLinkOptions::outage is lost: Unavailable, Failure::kRetryable. Time in which
+// this process did not run does not count. A coordinator that was restarted meanwhile
+// does not know the link: it receives another hello (hello_again), and everything that is
+// sent from then on. If the coordinator refuses or drops the member, the link ends at
+// once with the coordinator's error.
 //
-// Threads: one that dials and watches, one that writes, and the reader of each stream.
-// Send from any thread; it never waits for the network. Callbacks run one at a time;
-// on_end is the last one, called exactly once unless Close came first. Close and the
-// destructor must not be called from a callback.
+// Threads: one dials and watches, one writes, and each stream has a reader.
+//
+// Thread safety: any thread may call Send, which never waits for the network. Callbacks
+// run one at a time. on_end is the last one, and is called exactly once unless Close came
+// first. Close and the destructor must not be called from a callback.
 #pragma once
 
 #include <cstdint>
@@ -54,20 +56,20 @@ namespace syncline {
 struct ControlLinkOptions {
   AttachOptions attach;
   v1::MemberMessage hello;  // the first message of the link
-  // How long the coordinator may be out of reach before it has answered for the first
-  // time. Failure::kUnreachable afterwards, and some seconds after something answers that
-  // no patience helps with: another certificate authority, TLS on one side only.
+  // How long to try before the coordinator answers for the first time;
+  // Failure::kUnreachable afterwards. An answer that no repetition can change (another
+  // certificate authority, TLS on one side only) ends the attempts after some seconds.
   absl::Duration patience = absl::Seconds(10);
-  // The same once it has answered, if it said that it comes back (with a term); otherwise,
-  // and at least, Timeouts::coordinator_silence.
+  // How long the coordinator may be away after that, if it announced that it comes back
+  // (by a term). Otherwise, and at least, Timeouts::coordinator_silence.
   absl::Duration outage = {};
-  // What to do where there is no coordinator, said with the reason until it has answered.
+  // What the user can do if there is no coordinator; part of the error before it answers.
   std::string advice = {};
-  // What goes on meanwhile, for the log: "training goes on".
+  // What continues while it is away, for the log: "training goes on".
   std::string meanwhile = {};
-  // The first message of a new link, to a coordinator that was started anew: with all that
-  // it has to know, since what was sent before is forgotten. Called without a lock, by the
-  // thread that dials; null: such a coordinator ends the link.
+  // Returns the first message for a restarted coordinator, with everything that it must
+  // know: it has forgotten what was sent before. Called without a lock on the dialling
+  // thread. Null: a restarted coordinator ends the link.
   std::function<v1::MemberMessage()> hello_again = nullptr;
   Logger log = {};
 };
@@ -78,20 +80,21 @@ class ControlLink {
                                            AttachCallbacks callbacks);
   ~ControlLink();  // closes
 
-  // False when the link has ended; on_end says why.
+  // Returns false if the link has ended, for the reason given to on_end.
   bool Send(v1::MemberMessage message) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Waits up to `grace` for what was sent to be on its way and for the coordinator to end
-  // the stream. The second call does nothing.
+  // Closes the link. Waits up to `grace` until everything is sent and the coordinator has
+  // ended the stream. A second call does nothing.
   void Close(absl::Duration grace = absl::ZeroDuration()) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Whether the coordinator has ever answered.
+  // Returns true if the coordinator has ever answered.
   bool was_attached() const ABSL_LOCKS_EXCLUDED(mutex_) {
     absl::MutexLock lock(&mutex_);
     return was_attached_;
   }
 
-  // What the coordinator's clock shows now (`offset`), as its answers to heartbeats tell.
+  // Returns the coordinator's present time (`offset`), estimated from its answers to
+  // heartbeats.
   std::optional<ClockOffset::Reading> CoordinatorTime() const
       ABSL_LOCKS_EXCLUDED(mutex_) {
     absl::MutexLock lock(&mutex_);
@@ -101,13 +104,14 @@ class ControlLink {
     return reading;
   }
 
-  // What was sent and is not known to have arrived; beyond a limit the link ends.
+  // Returns the number of bytes that were sent and not acknowledged. Beyond a limit the
+  // link ends.
   size_t UnacknowledgedBytes() const ABSL_LOCKS_EXCLUDED(mutex_) {
     absl::MutexLock lock(&mutex_);
     return queue_.bytes();
   }
 
-  // That it never did, and why.
+  // Returns the error of a coordinator that never answered, with the cause.
   absl::Status Unreachable() const ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
@@ -115,13 +119,13 @@ class ControlLink {
 
   ControlLink(ControlLinkOptions options, AttachCallbacks callbacks);
 
-  // The thread that dials and watches.
+  // Called on the thread that dials and watches.
   void Watch() ABSL_LOCKS_EXCLUDED(mutex_);
   bool WaitForOutage() ABSL_LOCKS_EXCLUDED(mutex_);
   void Dial() ABSL_LOCKS_EXCLUDED(mutex_);
   void AwaitAttached(absl::Duration until) ABSL_LOCKS_EXCLUDED(mutex_);
   void FreeStreams() ABSL_LOCKS_EXCLUDED(mutex_);
-  // Of the watching thread: where the attempt under way goes.
+  // Returns the address of the present attempt.
   const std::string& Target() const { return targets_[target_ % targets_.size()]; }
   bool IsHealthy() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Duration Silence() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -137,12 +141,12 @@ class ControlLink {
   void SayThatItWaits() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   v1::MemberMessage FirstMessage() ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // The thread that writes.
+  // Called on the thread that writes.
   void Write() ABSL_LOCKS_EXCLUDED(mutex_);
   bool HasToWrite() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   v1::MemberMessage NextToWrite() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
-  // The readers of streams.
+  // Called on the readers' threads.
   void OnMessage(Serial serial, const v1::CoordinatorMessage& message)
       ABSL_LOCKS_EXCLUDED(mutex_, deliver_mutex_);
   bool Take(Serial serial, const v1::CoordinatorMessage& message)
@@ -162,7 +166,7 @@ class ControlLink {
   const ControlLinkOptions options_;
   const AttachCallbacks callbacks_;
   const SteadyClock clock_;
-  // Of the watching thread.
+  // Used by the watching thread only.
   Dialer dialer_;
   const std::vector<std::string> targets_;
   size_t target_ = 0;
@@ -176,34 +180,35 @@ class ControlLink {
   bool closing_ ABSL_GUARDED_BY(mutex_) = false;
   std::optional<absl::Status> ended_ ABSL_GUARDED_BY(mutex_);
   absl::Duration say_next_ ABSL_GUARDED_BY(mutex_);
-  absl::Status last_failure_ ABSL_GUARDED_BY(mutex_);  // of an attempt
-  std::string cause_ ABSL_GUARDED_BY(mutex_);          // why nothing was ever reached
-  // Of each target: since when its cause has been one that does not pass.
+  absl::Status last_failure_ ABSL_GUARDED_BY(mutex_);  // of the last failed attempt
+  std::string cause_ ABSL_GUARDED_BY(mutex_);          // why no attempt ever succeeded
+  // For each target: since when its failures have had a lasting cause.
   std::vector<std::optional<absl::Duration>> lasts_since_ ABSL_GUARDED_BY(mutex_);
   bool was_attached_ ABSL_GUARDED_BY(mutex_) = false;
-  // A secret: whoever knows it can speak for this member.
+  // This is a secret: a process that knows it can speak for this member.
   std::string key_ ABSL_GUARDED_BY(mutex_);
   bool is_linked_ ABSL_GUARDED_BY(mutex_) = false;  // the coordinator knows the key
-  uint64_t term_ ABSL_GUARDED_BY(mutex_) = 0;       // the highest that was heard
-  bool is_away_ ABSL_GUARDED_BY(mutex_) = false;    // and it was said
+  uint64_t term_ ABSL_GUARDED_BY(mutex_) = 0;       // highest term received
+  bool is_away_ ABSL_GUARDED_BY(mutex_) = false;    // it was logged that it is away
 
-  // The stream that both sides take for the link's, and the one that shall replace it.
+  // The link's present stream, and the one that is to replace it.
   std::shared_ptr<AttachStream> stream_ ABSL_GUARDED_BY(mutex_);
   Serial stream_serial_ ABSL_GUARDED_BY(mutex_) = 0;
   bool stream_broke_ ABSL_GUARDED_BY(mutex_) = false;
   std::shared_ptr<AttachStream> candidate_ ABSL_GUARDED_BY(mutex_);
   Serial candidate_serial_ ABSL_GUARDED_BY(mutex_) = 0;
   bool candidate_broke_ ABSL_GUARDED_BY(mutex_) = false;
-  bool begins_anew_ ABSL_GUARDED_BY(mutex_) = false;  // where the candidate was
+  // The candidate's coordinator restarted.
+  bool begins_anew_ ABSL_GUARDED_BY(mutex_) = false;
   Serial last_serial_ ABSL_GUARDED_BY(mutex_) = 0;
-  // Were replaced; the watching thread ends them.
+  // Streams that were replaced; the watching thread ends them.
   std::vector<std::shared_ptr<AttachStream>> replaced_ ABSL_GUARDED_BY(mutex_);
 
   ReliableQueue<v1::MemberMessage> queue_ ABSL_GUARDED_BY(mutex_);
   uint64_t written_ ABSL_GUARDED_BY(mutex_) = 0;  // on the present stream
   bool is_writing_ ABSL_GUARDED_BY(mutex_) = false;
   ReceivedNumbers received_ ABSL_GUARDED_BY(mutex_);
-  uint64_t acknowledged_ ABSL_GUARDED_BY(mutex_) = 0;  // by us
+  uint64_t acknowledged_ ABSL_GUARDED_BY(mutex_) = 0;  // acknowledged by this side
   std::optional<v1::MemberMessage> beat_ ABSL_GUARDED_BY(mutex_);
   UnansweredBeats beats_ ABSL_GUARDED_BY(mutex_);  // in patient time
   ClockOffset coordinator_clock_ ABSL_GUARDED_BY(mutex_);

@@ -1,4 +1,4 @@
-// Why a link never reached its coordinator, and what is said meanwhile.
+// Finds out why a link has never reached its coordinator, and logs it meanwhile.
 #include <algorithm>
 #include <optional>
 #include <string>
@@ -12,7 +12,8 @@ namespace syncline {
 namespace {
 
 constexpr absl::Duration kSayWaitingEvery = absl::Seconds(10);
-// A coordinator that is just starting or stopping may look like a stranger for a moment.
+// A cause must last this long: a coordinator that is starting or stopping may look like
+// another program for a moment.
 constexpr absl::Duration kLastingAfter = absl::Seconds(3);
 
 }  // namespace
@@ -31,7 +32,8 @@ std::string ControlLink::WithAdvice(const std::string& cause) const {
   return absl::StrCat(cause, cause.empty() ? "" : "; ", options_.advice);
 }
 
-// For members that were never attached: the others know that address and files are right.
+// Returns true if the cause is still needed. Members that were attached before know that
+// address and files are right.
 bool ControlLink::WantsCause() {
   absl::MutexLock lock(&mutex_);
   const auto lasts = [](const std::optional<absl::Duration>& since) {
@@ -48,7 +50,7 @@ void ControlLink::Found(const Diagnosis& diagnosis) {
   std::optional<absl::Duration>& since = lasts_since_[target_ % targets_.size()];
   if (!diagnosis.is_lasting) return since.reset();
   if (!since) since = now;
-  // With one address that is wrong another coordinator may be waited for.
+  // If only some addresses are wrong, a coordinator at another address may still come.
   const bool all_last = std::ranges::all_of(lasts_since_, [&](const auto& each) {
     return each && now - *each >= kLastingAfter;
   });

@@ -1,4 +1,4 @@
-// Links over real streams, against a coordinator that keeps the protocol and nothing else.
+// Links over real streams, with a coordinator that implements only the protocol.
 #include "comm/rpc/control_link.h"
 
 #include <atomic>
@@ -27,7 +27,7 @@ using ::testing::HasSubstr;
 
 constexpr absl::Duration kPatience = absl::Seconds(60);
 
-// One member's link, as a coordinator keeps it.
+// The coordinator's half of one member's link.
 class FakeCoordinator final : public v1::Coordinator::Service {
  public:
   using Wire = grpc::ServerReaderWriter<v1::CoordinatorMessage, v1::MemberMessage>;
@@ -59,7 +59,7 @@ class FakeCoordinator final : public v1::Coordinator::Service {
     received_ = {};
     heard_.clear();
   }
-  std::vector<std::string> names() {  // of hellos
+  std::vector<std::string> names() {  // names in the hellos
     absl::MutexLock lock(&mutex_);
     return names_;
   }
@@ -86,7 +86,7 @@ class FakeCoordinator final : public v1::Coordinator::Service {
       if (key_.empty() && message.has_resume()) {
         ready.mutable_link_unknown();
         wire->Write(ready);
-        return ToGrpcStatus(absl::UnavailableError("started anew"));
+        return ToGrpcStatus(absl::UnavailableError("restarted"));
       }
       if (message.has_server_hello()) names_.push_back(message.server_hello().name());
       if (key_.empty()) key_ = message.link_key();
@@ -139,7 +139,7 @@ class FakeCoordinator final : public v1::Coordinator::Service {
   RunningServer running_;
 };
 
-// A link with its heart, and what it was told.
+// A link that sends heartbeats, and records what it is told.
 class Member {
  public:
   explicit Member(const std::string& address, absl::Duration patience = kPatience,
@@ -371,7 +371,7 @@ TEST(ControlLinkTest, OfSeveralCoordinatorsFindsWhicheverLeads) {
   ASSERT_TRUE(Eventually([&] { return first.heard().size() == 1; }));
 }
 
-// One address of the list is wrong for good, and nobody leads yet.
+// One address of the list is wrong permanently, and no coordinator leads yet.
 TEST(ControlLinkTest, WaitsForALeaderAlthoughAnotherAddressIsWrong) {
   SilenceGrpcLog();
   TestCertificates files;
@@ -393,7 +393,7 @@ TEST(ControlLinkTest, OfStandbysAloneSaysWhatTheySay) {
   standby.RefuseWith(absl::UnavailableError("a standby; nobody leads"));
   FakeCoordinator other;
   other.RefuseWith(absl::UnavailableError("a standby; nobody leads"));
-  // On a machine that is slow enough none of them answers in time.
+  // On a very slow machine no coordinator answers in time.
   std::string said;
   for (int i = 0; i < 10 && !absl::StrContains(said, "nobody leads"); ++i) {
     Member member(absl::StrCat(standby.address(), ",", other.address()),

@@ -6,8 +6,8 @@ void CrowdedLog::Say(const std::string& source) {
   const uint64_t times = times_.ToSay(source, "");
   if (times == 0) return;
   const std::string reason =
-      "many connections wait that have called nothing yet, most of them of this address: "
-      "its oldest made room";
+      "too many connections have made no call yet, most of them from this address: "
+      "closed its oldest";
   log_.Warning("refused a connection",
                {{"reason", reason}, {"peer", source}, {"refused", times}});
   audit_.Warning("refused", {{"what", "a connection"},

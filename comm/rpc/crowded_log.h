@@ -1,5 +1,5 @@
-// Says in log and audit log that connections of an address had to make room (front_door.h):
-// of each address the 1st, 2nd, 4th, 8th … time.
+// Logs, also to the audit log, that connections of an address were closed to make room
+// (front_door.h): the 1st, 2nd, 4th, 8th … time for each address.
 //
 //   CrowdedLog crowded(log, audit);
 //   options.on_crowded = [&](const std::string& source) { crowded.Say(source); };

@@ -48,7 +48,7 @@ std::string Explain(int error) {
   }
 }
 
-// Says what an HTTP/2 client says first, and looks at the first frame that comes back.
+// Sends the first bytes of an HTTP/2 client, and checks the first frame of the answer.
 Diagnosis ProbePlainText(int fd) {
   constexpr absl::string_view kPreface(
       "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0\0", 33);
@@ -59,12 +59,12 @@ Diagnosis ProbePlainText(int fd) {
   }
   std::array<char, kFrameHeader> first = {};
   const ssize_t got = recv(fd, first.data(), first.size(), MSG_WAITALL);
-  // Whoever waits for a TLS handshake closes, with or without an alert.
+  // A peer that expects a TLS handshake closes the connection, with or without an alert.
   if (got == 0 || (got < 0 && errno == ECONNRESET)) {
     return {std::string(kSpeaksTls)};
   }
   if (got < 0) {
-    return {"it takes connections and says nothing; check that it is not stopped"};
+    return {"it accepts connections but sends nothing; check that it is not stopped"};
   }
   const absl::string_view head(first.data(), static_cast<size_t>(got));
   if (absl::StartsWith(head, "HTTP/1")) {
@@ -182,8 +182,8 @@ Diagnosis Inquiry::SoFar() const {
     return {"its name is still being looked up; check the name and the name server"};
   }
   return {
-      "its name was looked up, and nobody has answered there so far; check the "
-      "address, and firewalls on the way"};
+      "its name was looked up, but nothing has answered there so far; check the address, "
+      "and firewalls on the way"};
 }
 
 }  // namespace syncline

@@ -1,5 +1,6 @@
-// Why a control address cannot be reached. gRPC only says that it is not connected; this
-// makes one connection by hand, with the same TLS files, and names the cause.
+// Finds out why a control address cannot be reached. gRPC only reports that it is not
+// connected. This code makes one connection itself, with the same TLS files, and names
+// the cause.
 //
 //   if (!channel.WaitForConnected(deadline)) {
 //     return UnreachableError(address, timeout,
@@ -7,8 +8,8 @@
 //   }
 //
 // Thread safety: any thread. Blocks for up to `limit` in each of connecting, writing and
-// reading, and for as long as the host takes to resolve a name: up to a minute where no
-// name server answers. An Inquiry does not.
+// reading, and during name resolution: up to a minute when no name server answers. An
+// Inquiry does not block.
 #pragma once
 
 #include <memory>
@@ -25,12 +26,13 @@
 
 namespace syncline {
 
-// Says so when it finds nothing wrong. Of several addresses the first is looked at.
+// Returns the cause, or a text that says that nothing is wrong. If there are several
+// addresses, examines only the first.
 Diagnosis DiagnoseConnection(const std::string& address, const TlsOptions& tls,
                              absl::Duration limit);
 
-// The same on a thread of its own, since looking up a name cannot be stopped: that thread
-// may outlive whoever wants to know.
+// Runs the diagnosis on a thread of its own, since a name look-up cannot be interrupted.
+// The thread may outlive the Inquiry.
 //
 //   const Inquiry inquiry(address, tls, limit);
 //   const Diagnosis found = inquiry.Within(absl::Seconds(3));
@@ -38,11 +40,11 @@ class Inquiry {
  public:
   Inquiry(const std::string& address, const TlsOptions& tls, absl::Duration limit);
 
-  // Nothing while it is under way.
+  // Returns nullopt while the diagnosis runs.
   std::optional<Diagnosis> found() const;
-  // SoFar() after that time.
+  // Waits for up to `patience`, then returns the result or SoFar().
   Diagnosis Within(absl::Duration patience) const;
-  // What holds it up: the look-up of a name, or somebody who does not answer.
+  // Returns what the diagnosis waits for: a name look-up, or a peer that does not answer.
   Diagnosis SoFar() const;
 
  private:
@@ -51,8 +53,9 @@ class Inquiry {
   std::shared_ptr<Answer> answer_;
 };
 
-// A connected socket, or why there is none. `limit` holds for connecting to each of its
-// addresses, and then for each read and write. Calls `looked_up` once these are known.
+// Returns a connected socket, or the error. `limit` applies to connecting to each address
+// of the host, and then to each read and write. Calls `looked_up` once the addresses are
+// known.
 absl::StatusOr<UniqueFd> ConnectTo(
     const HostPort& target, absl::Duration limit,
     absl::FunctionRef<void()> looked_up = [] {});

@@ -1,4 +1,4 @@
-// Real handshakes on loopback; each cause has its sentence.
+// Real handshakes on loopback. Each cause has its own message.
 #include "comm/rpc/diagnosis.h"
 
 #include <sys/socket.h>
@@ -11,8 +11,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
-#include "comm/base/env.h"
+#include "comm/base/eventually.h"
 #include "comm/rpc/address.h"
 #include "comm/rpc/certificates_test_util.h"
 #include "comm/rpc/channel.h"
@@ -32,7 +31,7 @@ using ::testing::StartsWith;
 
 constexpr absl::Duration kLimit = absl::Seconds(20);
 
-// Without StartServer, which refuses certificates that are not valid.
+// A server that is not started by StartServer, which refuses invalid certificates.
 class AnyServer {
  public:
   explicit AnyServer(const TlsOptions& tls) {
@@ -57,7 +56,7 @@ class AnyServer {
   std::unique_ptr<grpc::Server> server_;
 };
 
-// Says `words` to the first who connects, and closes.
+// Sends `words` to the first peer that connects, and closes the connection.
 class Stranger {
  public:
   explicit Stranger(std::string words) {
@@ -106,19 +105,16 @@ TEST(Diagnosis, SaysSoWhenNothingIsWrong) {
               HasSubstr("nothing is wrong with it now"));
 }
 
-// As with a name of several addresses, none of which answers.
+// This is like a name with several addresses, none of which answers.
 TEST(Diagnosis, SaysWhatHoldsItUp) {
   HostPort listen{"127.0.0.1", 0};
   const UniqueFd silent = *Listen(listen);  // takes the connection and reads nothing
   const Inquiry inquiry(listen.ToString(), {}, absl::Minutes(1));
-  const SteadyClock clock;
-  const absl::Duration patience = clock.Now() + absl::Seconds(30);
-  while (absl::StrContains(inquiry.SoFar().cause, "still being looked up")) {
-    ASSERT_LT(clock.Now(), patience);
-    absl::SleepFor(absl::Milliseconds(1));
-  }
+  ASSERT_TRUE(Eventually([&] {
+    return !absl::StrContains(inquiry.SoFar().cause, "still being looked up");
+  }));
   EXPECT_THAT(inquiry.Within(absl::ZeroDuration()).cause,
-              HasSubstr("was looked up, and nobody has answered there so far"));
+              HasSubstr("was looked up, but nothing has answered there so far"));
   EXPECT_FALSE(inquiry.found().has_value());
 }
 
@@ -136,7 +132,7 @@ class TlsDiagnosis : public testing::Test {
                     {.who = coordinator, .hosts = {"coordinator.example", "192.0.2.7"}});
   }
 
-  // What a client hears about a server that was started with `server`.
+  // Returns what a client is told about a server that was started with `server`.
   std::string Diagnose(const TlsOptions& server, const TlsOptions& client) {
     const AnyServer running(server);
     return DiagnoseConnection(running.address(), client, kLimit).cause;
@@ -182,7 +178,7 @@ TEST_F(TlsDiagnosis, KnowsThatOnlyOneSideSpeaksTls) {
               HasSubstr("it speaks plain text"));
 }
 
-// Others may start later, or be renewed.
+// Other causes may pass, because a server starts later or a certificate is renewed.
 TEST_F(TlsDiagnosis, KnowsWhatDoesNotPass) {
   const auto lasts = [&](const std::string& server, const TlsOptions& client) {
     const AnyServer running(files_.Identity(server));
@@ -194,7 +190,7 @@ TEST_F(TlsDiagnosis, KnowsWhatDoesNotPass) {
   EXPECT_FALSE(lasts("server", files_.Identity("client")));
   EXPECT_FALSE(lasts("old", files_.Identity("client")));
   EXPECT_FALSE(lasts("server", files_.Identity("old")));
-  // As a proxy does while nothing is behind it.
+  // A proxy without a running server behind it does this.
   const Stranger proxy("");
   EXPECT_FALSE(
       DiagnoseConnection(proxy.address(), {}, absl::Milliseconds(300)).is_lasting);
@@ -233,7 +229,7 @@ TEST(RefusedHandshakes, KnowTheLinesOfGrpc) {
   EXPECT_EQ(ReasonOfRefusal("No match found for server name: 127.0.0.1."), "");
 }
 
-// What users see.
+// Users see this message.
 TEST_F(TlsDiagnosis, IsPartOfTheErrorOfAChannel) {
   const AnyServer running(files_.Identity("intruder"));
   const TlsOptions tls = files_.Identity("client");

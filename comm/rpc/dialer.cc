@@ -7,7 +7,8 @@ namespace syncline {
 namespace {
 
 constexpr double kGrowth = 1.5;
-// A slot is shortened by up to a fifth; a longer one could miss its deadline.
+// A slot is shortened by up to a fifth, never lengthened: a longer one could miss its
+// deadline.
 constexpr double kJitter = 0.2;
 constexpr int kMaxExponent = 64;
 

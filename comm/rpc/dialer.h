@@ -1,14 +1,14 @@
-// How often, and for how long each time, a member tries to reach the coordinator again.
+// Schedules a member's attempts to reach the coordinator again.
 //
-// Each attempt has a slot: it may take so long, and the next one does not begin sooner.
-// The first slots are short, because a new connection gets through a link that has just
-// healed at once, while one whose first packet was lost waits for a second. Later ones
-// grow, for hosts on which everything takes long. Slots are jittered, so that a thousand
-// members do not come at the same moment.
+// Each attempt has a slot: its time limit, and the earliest time of the next attempt. The
+// first slots are short: over a link that has just recovered a new connection succeeds at
+// once, while one whose first packet was lost waits for a second. Later slots grow, for
+// slow hosts. Slots are jittered, so that a thousand members do not connect at the same
+// moment.
 //
 //   Dialer dialer({.first = absl::Milliseconds(200), .longest = absl::Seconds(1)}, seed);
 //   for (;;) Try(dialer.NextSlot());
-//   dialer.Reset();  // it got through
+//   dialer.Reset();  // after an attempt succeeded
 //
 // Pure: randomness comes from the seed. Not thread-safe.
 #pragma once
@@ -23,7 +23,7 @@ namespace syncline {
 struct DialerOptions {
   absl::Duration first;
   absl::Duration longest;
-  int first_slots = 6;  // before they grow
+  int first_slots = 6;  // short ones, before they grow
 };
 
 class Dialer {
@@ -33,7 +33,7 @@ class Dialer {
 
   absl::Duration NextSlot();
   void Reset() { attempts_ = 0; }
-  int attempts() const { return attempts_; }  // since it last got through
+  int attempts() const { return attempts_; }  // since the last success
 
  private:
   const DialerOptions options_;

@@ -3,8 +3,7 @@
 #include <utility>
 
 #include "comm/base/status.h"
-#include "comm/rpc/channel.h"
-#include "comm/rpc/status.h"
+#include "comm/rpc/coordinator_call.h"
 #include "nlohmann/json.hpp"
 #include "proto/coordinator.grpc.pb.h"
 
@@ -13,7 +12,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// Names come from members: what is no UTF-8 must not end the process.
+// Names come from members, so invalid UTF-8 must not end the process.
 std::string Dump(const Json& json) {
   return json.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
@@ -40,17 +39,11 @@ std::string EventsAsJson(const v1::EventsReply& reply) {
 absl::StatusOr<v1::EventsReply> FetchEvents(const std::string& address,
                                             const TlsOptions& tls, const std::string& job,
                                             absl::Duration timeout) {
-  SYNCLINE_ASSIGN_OR_RETURN(const auto channel,
-                            CreateChannel(address, tls, RpcTimeouts::Default()));
-  SYNCLINE_RETURN_IF_ERROR(WaitUntilConnected(*channel, address, tls, timeout));
+  SYNCLINE_ASSIGN_OR_RETURN(const CoordinatorCaller coordinator,
+                            CoordinatorCaller::Connect(address, tls, timeout));
   v1::EventsRequest request;
   request.set_job(job);
-  grpc::ClientContext context;
-  SetDeadline(context, timeout);
-  v1::EventsReply reply;
-  SYNCLINE_RETURN_IF_ERROR(FromGrpcStatus(
-      v1::Coordinator::NewStub(channel)->Events(&context, request, &reply)));
-  return reply;
+  return coordinator.Call(&v1::Coordinator::Stub::Events, request, timeout);
 }
 
 }  // namespace syncline

@@ -1,5 +1,5 @@
-// What a worker did so far (comm/base/step_durations.h) as a message. What a member sends is
-// not believed: parts that do not exist are left out.
+// Converts a worker's step durations (comm/base/step_durations.h) to and from a message.
+// Input from members is not trusted: parts that do not exist are ignored.
 #pragma once
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// Frees what a C library gave, as the deleter of a std::unique_ptr.
+// A deleter for std::unique_ptr that calls a function of a C library.
 //
 //   using Certificate = std::unique_ptr<X509, Freer<X509_free>>;
 #pragma once

@@ -22,12 +22,13 @@ namespace syncline {
 namespace {
 
 constexpr int kEventsAtOnce = 64;
-constexpr int kPauseMs = 50;  // when no descriptor was left
-constexpr uint64_t kLeastWaiting = 16, kMostWaiting = 1024;
-// Of the descriptors, those who wait get an eighth, twice.
+constexpr int kPauseMs = 50;  // after no descriptor was left
+constexpr uint64_t kLeastWaiting = 16, kMaxWaiting = 1024;
+// At most an eighth as many connections as descriptors may wait; each takes two of them.
 constexpr uint64_t kPartWaiting = 8;
 
-// epoll's tags: a wake-up, listeners by descriptor, and those who wait from here on.
+// epoll's tags: 0 is a wake-up, listeners have their descriptor, and waiting connections
+// have numbers from kFirstNumber on.
 constexpr uint64_t kWakeTag = 0;
 constexpr uint64_t kFirstNumber = uint64_t{1} << 32;
 
@@ -43,7 +44,7 @@ std::string KeyOf(const SocketName& name) {
 }  // namespace
 
 size_t MostWaiting(uint64_t descriptors) {
-  return std::clamp(descriptors / kPartWaiting, kLeastWaiting, kMostWaiting);
+  return std::clamp(descriptors / kPartWaiting, kLeastWaiting, kMaxWaiting);
 }
 
 size_t MostWaiting() { return MostWaiting(MostDescriptors()); }
@@ -113,7 +114,7 @@ void FrontDoor::Run() {
       if (tag == kWakeTag) return;
       if (tag < kFirstNumber) {
         AcceptFrom(static_cast<int>(tag));
-      } else {  // it has gone, or gRPC has ended it
+      } else {  // the peer has left, or gRPC has closed it
         absl::MutexLock lock(&mutex_);
         Forget(tag);
       }
@@ -144,13 +145,13 @@ void FrontDoor::AcceptFrom(int listener) {
     close(fd);
     return MakeRoom();
   }
-  // Before gRPC may call LetIn for it.
+  // Must come before gRPC can call LetIn for this connection.
   const std::string gone = Add(std::move(waiting), SourceOf(peer));
   if (!gone.empty()) options_.on_crowded(gone);
   options_.take(fd, listener);
 }
 
-// No descriptor is left.
+// Closes waiting connections after no descriptor was left.
 void FrontDoor::MakeRoom() {
   std::vector<std::string> gone;
   {
@@ -161,7 +162,7 @@ void FrontDoor::MakeRoom() {
   Pause();
 }
 
-// What has ended is being closed meanwhile.
+// Stops accepting for a moment, in which ended connections are closed.
 void FrontDoor::Pause() {
   if (std::has_single_bit(++shortages_)) {
     options_.log.Warning("few descriptors are left: connections wait; raise ulimit -n",
@@ -170,7 +171,7 @@ void FrontDoor::Pause() {
   for (const UniqueFd& listener : listeners_) {
     Watch(listener.get(), EPOLL_CTL_MOD, 0);
   }
-  // Nothing else is to be done meanwhile, but to close.
+  // There is nothing else to do meanwhile, except to close the door.
   epoll_event event;
   (void)epoll_wait(events_.epoll.get(), &event, 1, kPauseMs);
   for (const UniqueFd& listener : listeners_) {
@@ -202,7 +203,8 @@ void FrontDoor::Forget(Number number) {
   const auto found = waiting_.find(number);
   if (found == waiting_.end()) return;
   const Waiting& going = found->second;
-  // gRPC's descriptor is of the same socket: closing this one would not end it here.
+  // Closing this descriptor would not remove it from epoll, because gRPC's descriptor
+  // refers to the same socket.
   epoll_ctl(events_.epoll.get(), EPOLL_CTL_DEL, going.copy.get(), nullptr);
   if (const auto named = numbers_.find(KeyOf(going.peer));
       named != numbers_.end() && named->second == number) {

@@ -1,19 +1,19 @@
-// Where a gRPC server takes connections in: it listens, hands what comes to gRPC, and keeps
-// room for members. gRPC 1.51 by itself takes in whoever comes, and once it found no
-// descriptor left it listens no more, ever.
+// Accepts the connections of a gRPC server: listens, passes sockets to gRPC, and reserves
+// room for members. gRPC 1.51 itself accepts without limit, and after it has once run out
+// of descriptors it never accepts again.
 //
-// A connection waits until LetIn says that somebody who may come in has called by it. Where
-// as many wait as may, the oldest of the source that has most of them goes (of IPv6 a /64 is
-// one source), so that a flood from one address crowds out itself. gRPC ends those that wait
-// for long (ServerOptions), and closes those that went a little later: while the process has
-// few descriptors left nobody is taken in, and nobody goes.
+// A connection counts as waiting until LetIn reports that an admitted peer has made a
+// call on it. When too many wait, the oldest connection of the source with the most
+// waiting ones is closed (an IPv6 /64 is one source). So a flood from one address only
+// displaces itself. gRPC closes connections that wait for long (ServerOptions). While the
+// process has few descriptors left, no connection is accepted and none is closed here.
 //
 //   auto door = *FrontDoor::Open(address, {.take = [&](int fd, int listener) { … }});
 //   door->Start();
 //   door->LetIn(context.peer());
 //   door->Close();
 //
-// Thread safety: any thread. Threads: one of its own.
+// Thread safety: any thread. Has one thread of its own.
 #pragma once
 
 #include <cstddef>
@@ -38,48 +38,52 @@
 
 namespace syncline {
 
-// How many connections may wait in a process that may have so many descriptors: each takes
-// two, and members need most of them.
+// Returns how many connections may wait if the process may have `descriptors`. Each takes
+// two descriptors, and members need most of them.
 size_t MostWaiting(uint64_t descriptors);
 size_t MostWaiting();  // in this process
 
 struct FrontDoorOptions {
-  // Owns the descriptor, which does not block. On the door's thread.
+  // Takes ownership of the non-blocking descriptor. Called on the door's thread.
   std::function<void(int fd, int listener)> take = nullptr;
-  // A connection from there had to make room. On the door's thread.
+  // Called when a connection from `source` was closed to make room, on the door's thread.
   std::function<void(const std::string& source)> on_crowded = [](const std::string&) {};
   size_t most_waiting = MostWaiting();
   int first_of_the_last = FirstOfTheLast();
-  // What a peer does not acknowledge for so long ends its connection (TCP_USER_TIMEOUT).
+  // Data that a peer does not acknowledge for this long ends its connection
+  // (TCP_USER_TIMEOUT).
   absl::Duration failure_timeout = absl::Seconds(10);
   Logger log = {};
 };
 
 class FrontDoor {
  public:
-  // Listens at all addresses that `address` names, and fills in its port when that is 0.
-  // Errors as Listen (address.h); Unavailable where there is no descriptor for it.
+  // Listens on all addresses that `address` resolves to; sets its port if that is 0.
+  // Fails like ListenAtAll (address.h), and with Unavailable when there is no descriptor
+  // left.
   static absl::StatusOr<std::unique_ptr<FrontDoor>> Open(HostPort& address,
                                                          FrontDoorOptions options);
   ~FrontDoor() { Close(); }
   FrontDoor(const FrontDoor&) = delete;
   FrontDoor& operator=(const FrontDoor&) = delete;
 
-  // Nobody is taken in before. Once.
+  // Begins to accept connections. Call once.
   void Start();
-  // From now on this connection does not wait, as gRPC calls it: "ipv4:10.0.0.7:41234".
+  // Marks the connection of `peer` as admitted. `peer` is gRPC's name, such as
+  // "ipv4:10.0.0.7:41234".
   void LetIn(const std::string& peer) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Takes nobody in any more. Connections that were handed over stay.
+  // Stops accepting. Connections that gRPC has already stay open.
   void Close() ABSL_LOCKS_EXCLUDED(mutex_);
 
   size_t waiting() const ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
   struct Waiting {
-    UniqueFd copy = {};  // of gRPC's descriptor, to end the connection without a race
+    // duplicate of gRPC's descriptor, to end the connection without a race
+    UniqueFd copy = {};
     SocketName peer = {};
   };
-  using Number = uint64_t;  // grows: the oldest has the least
+  using Number = uint64_t;  // increasing; the oldest has the lowest
 
   struct Events {
     UniqueFd epoll;
@@ -94,16 +98,16 @@ class FrontDoor {
   void Pause() ABSL_LOCKS_EXCLUDED(mutex_);
   bool IsClosing() const ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // The source of who had to go; empty when there was room.
+  // Returns the source of the connection that was closed; empty when there was room.
   std::string Add(Waiting waiting, std::string source) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Its source.
+  // Returns its source.
   std::string End(Number number) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Forget(Number number) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const std::vector<UniqueFd> listeners_;
   const FrontDoorOptions options_;
   const Events events_;
-  uint64_t shortages_ = 0;  // on the thread
+  uint64_t shortages_ = 0;  // used by the thread only
 
   mutable absl::Mutex mutex_;
   bool is_closing_ ABSL_GUARDED_BY(mutex_) = false;

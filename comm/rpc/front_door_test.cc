@@ -33,7 +33,7 @@ sockaddr_in At(const std::string& host, uint16_t port) {
   return address;
 }
 
-// Somebody who connects, and says nothing.
+// A peer that connects and sends nothing.
 class Caller {
  public:
   explicit Caller(const std::string& from) : fd_(socket(AF_INET, SOCK_STREAM, 0)) {
@@ -52,7 +52,7 @@ class Caller {
     return connect(fd_.get(), reinterpret_cast<const sockaddr*>(&there), sizeof(there)) ==
            0;
   }
-  // As gRPC calls it.
+  // Returns gRPC's name of this peer.
   std::string name() const {
     sockaddr_in own = {};
     socklen_t size = sizeof(own);
@@ -92,7 +92,7 @@ class FrontDoorTest : public ::testing::Test {
     door_ = *FrontDoor::Open(address_, std::move(options));
     door_->Start();
   }
-  // All that have connected were taken in.
+  // Returns true once `count` connections were accepted.
   bool HasTaken(size_t count) {
     return Eventually([&] {
       absl::MutexLock lock(&mutex_);
@@ -162,7 +162,7 @@ TEST_F(FrontDoorTest, WhoHasGoneDoesNotWait) {
   EXPECT_THAT(crowded(), IsEmpty());
 }
 
-// gRPC's own listener would stop for ever.
+// gRPC's own listener would never accept again.
 TEST_F(FrontDoorTest, ListensOnAfterNoDescriptorWasLeft) {
   Open(1000);
   std::vector<Caller> flood;
@@ -183,7 +183,8 @@ TEST_F(FrontDoorTest, ListensOnAfterNoDescriptorWasLeft) {
   EXPECT_FALSE(late.IsOver());
 }
 
-// What has ended is closed by gRPC, a little later; meanwhile nobody else has to go.
+// gRPC closes ended connections a little later. Until then no other connection must be
+// closed.
 TEST_F(FrontDoorTest, WhileFewDescriptorsAreLeftOthersWaitOutside) {
   std::vector<Caller> flood;
   for (int i = 0; i < 20; ++i) flood.emplace_back("127.0.0.2");

@@ -1,5 +1,5 @@
-// A gRPC server whose connections come in by a FrontDoor (front_door.h), not by a port of
-// its own.
+// Connects a gRPC server to a FrontDoor (front_door.h), which accepts its connections
+// instead of a port of gRPC.
 //
 //   FrontDoorOptions door = {.take = TakeForGrpc(builder, credentials)};
 //   auto server = builder.BuildAndStart();
@@ -14,8 +14,8 @@
 
 namespace syncline {
 
-// FrontDoorOptions::take of the server that `builder` will make. The door is opened once
-// that server has started, and closed before it is shut down.
+// Returns FrontDoorOptions::take for the server that `builder` will create. Open the door
+// after the server has started, and close it before the server is shut down.
 std::function<void(int fd, int listener)> TakeForGrpc(
     grpc::ServerBuilder& builder,
     const std::shared_ptr<grpc::ServerCredentials>& credentials);

@@ -43,7 +43,7 @@ void RefusedHandshakes::Take(gpr_log_func_args* line) {
   if (destination != nullptr) destination->Note(reason);
 }
 
-// Anyone who tries again and again must not fill the log.
+// A peer that tries again and again must not fill the log.
 void RefusedHandshakes::Note(const std::string& reason) {
   on_refused_(reason);
   if (!std::has_single_bit(++refused_)) return;
@@ -55,7 +55,7 @@ RefusedHandshakes::RefusedHandshakes(Logger log, OnRefused on_refused)
     : log_(std::move(log)), on_refused_(std::move(on_refused)) {
   absl::MutexLock lock(&mutex);
   destination = this;
-  // Whoever wants gRPC's own lines gets those instead.
+  // If the user asks for gRPC's own log lines, these are shown instead.
   if (std::getenv("GRPC_VERBOSITY") == nullptr) gpr_set_log_function(Take);
 }
 

@@ -1,13 +1,13 @@
-// Handshakes that this process refused as a server, in its log: gRPC says them only to its
-// own, and the client often hears nothing but a closed connection.
+// Logs the handshakes that this process refused as a server. gRPC reports them only in
+// its own log, and the client often sees only a closed connection.
 //
-//   // From now on, until it ends.
+//   // Active until it is destroyed.
 //   const RefusedHandshakes refused(log, [](const std::string& reason) { ... });
 //
-// `on_refused` hears each one; of the log's lines there are the 1st, 2nd, 4th, 8th ….
+// `on_refused` is called for each refusal; the log gets the 1st, 2nd, 4th, 8th ….
 //
-// One at a time per process, since gRPC has one log. Thread safety: none needed; lines are
-// written from gRPC's threads.
+// At most one object per process, since gRPC has one log. Lines are written on gRPC's
+// threads.
 #pragma once
 
 #include <cstdint>
@@ -39,8 +39,8 @@ class RefusedHandshakes {
   uint64_t refused_ = 0;
 };
 
-// What a line of gRPC's log says about a refused handshake, for the operator of the
-// server; empty for all other lines.
+// Returns the reason in a line of gRPC's log about a refused handshake, for the server's
+// operator. Empty for all other lines.
 std::string ReasonOfRefusal(absl::string_view grpc_line);
 
 }  // namespace syncline

@@ -29,7 +29,7 @@ namespace {
 
 constexpr uint32_t kEstablished = 1, kListening = 10;  // states of a socket
 
-// A table that changes while it is read may leave an entry out.
+// How often a table is read: one that changes meanwhile may omit an entry.
 constexpr int kLooks = 5;
 // The columns of a line of /proc/net/tcp.
 constexpr size_t kLocal = 1, kRemote = 2, kState = 3, kUser = 7, kInode = 9;
@@ -41,8 +41,8 @@ struct Socket {
   bool is_open = false;
 };
 
-// Of the kernel: "0100007F:1B9E", or four such words before the colon. Each word has the
-// order of bytes of this machine.
+// Parses the kernel's form: "0100007F:1B9E", or four such words before the colon. The
+// bytes of each word have the order of this machine.
 std::optional<SocketName> ParseTableName(absl::string_view text) {
   const std::vector<absl::string_view> parts = absl::StrSplit(text, ':');
   if (parts.size() != 2) return std::nullopt;
@@ -90,8 +90,7 @@ void ForEachInTables(const std::string& proc,
   }
 }
 
-// What the kernel knows of one socket, or that it knows none; nothing when it could not be
-// asked.
+// The kernel's answer about one socket: the socket, or that there is none.
 struct Answer {
   std::optional<Socket> socket;
 };
@@ -121,7 +120,8 @@ inet_diag_req_v2 QuestionFor(const SocketName& local, const SocketName& remote) 
   return question;
 }
 
-// The most exact match: of a connection that does not exist it is who listens at `local`.
+// Asks the kernel for the best match. If there is no such connection, it returns the
+// socket that listens at `local`. Returns nothing if the kernel could not be asked.
 std::optional<Answer> AskKernel(const SocketName& local, const SocketName& remote) {
   const UniqueFd fd(socket(AF_NETLINK, SOCK_DGRAM | SOCK_CLOEXEC, NETLINK_SOCK_DIAG));
   if (!fd.valid()) return std::nullopt;
@@ -178,8 +178,9 @@ bool KernelKnowsListener(const std::vector<SocketName>& names) {
   });
 }
 
-// Nothing when the kernel could not be asked. One without that module knows no socket at
-// all, so whoever knows nobody must know the server.
+// Returns nothing if the kernel could not be asked. A kernel without this module knows no
+// sockets at all. An answer without users is therefore believed only if it knows the
+// server.
 std::optional<std::set<uint32_t>> AskForUsers(const SocketName& peer,
                                               const std::vector<SocketName>& servers) {
   std::set<uint32_t> users;
@@ -217,7 +218,7 @@ std::optional<SocketName> ParsePeer(const std::string& peer) {
   } else {
     return std::nullopt;
   }
-  // The zone of a link-local address: "fe80::1%252", percent-encoded.
+  // Removes the zone of a link-local address: "fe80::1%252", percent-encoded.
   host.resize(std::min(host.size(), host.find('%')));
   SocketName name;
   name.port = static_cast<uint16_t>(port);

@@ -1,9 +1,10 @@
-// The TCP sockets of this host, and which user each one belongs to, as the kernel says.
+// The TCP sockets of this host and the users who own them, from the kernel.
 //
-// Asked for one connection it answers at once (NETLINK_SOCK_DIAG). Where it cannot be asked
-// its tables are read (/proc/net/tcp, tcp6), which takes as long as they are.
+// A query for one connection is fast (NETLINK_SOCK_DIAG). If that is not available, reads
+// the kernel's tables (/proc/net/tcp, tcp6), which takes time in proportion to their
+// size.
 //
-// Thread safety: immutable, but for what the kernel says.
+// Thread safety: immutable.
 //
 //   const HostSockets sockets = HostSockets::OfThisHost();
 //   for (uint32_t user : sockets.UsersOf(*ParsePeer(context.peer()), servers)) ...
@@ -22,8 +23,8 @@
 namespace syncline {
 
 struct SocketName {
-  in6_addr host =
-      {};  // of IPv4 as ::ffff:a.b.c.d: a client may use either kind of socket
+  // IPv4 as ::ffff:a.b.c.d, since a client may use either kind of socket.
+  in6_addr host = {};
   uint16_t port = 0;
 
   bool operator==(const SocketName& other) const {
@@ -31,26 +32,27 @@ struct SocketName {
   }
 };
 
-// Of an IPv4 or IPv6 address.
+// Returns the name for an IPv4 or IPv6 address.
 SocketName NameOf(const sockaddr& address);
-// Of what gRPC writes: "ipv4:127.0.0.1:41234", "ipv6:%5B::1%5D:41234".
+// Parses gRPC's form: "ipv4:127.0.0.1:41234", "ipv6:%5B::1%5D:41234".
 std::optional<SocketName> ParsePeer(const std::string& peer);
 
-// What somebody listens on who was told "localhost:7070". None for what cannot be looked up.
+// Resolves an address such as "localhost:7070" to socket names. Empty if it cannot be
+// resolved.
 std::vector<SocketName> NamesOf(const std::string& address);
 
 class HostSockets {
  public:
-  // What is in net/tcp and net/tcp6 of the folder `proc`: tests bring their own.
+  // Reads net/tcp and net/tcp6 in the folder `proc`; tests use their own.
   explicit HostSockets(std::string proc) : proc_(std::move(proc)) {}
   static HostSockets OfThisHost(std::string proc = "/proc/self");
 
-  // Whether somebody is known to listen at one of `names`.
+  // Returns true if a socket is known to listen at one of `names`.
   bool HasListener(const std::vector<SocketName>& names) const;
 
-  // The users who are connected from `peer` to one of `servers`, or to anything when there
-  // are none. A socket that was closed belongs to nobody any more, whatever the kernel says
-  // of it: only established ones count.
+  // Returns the users who are connected from `peer` to one of `servers`, or to any
+  // address if `servers` is empty. Counts only established sockets: a closed socket has
+  // no owner, whatever the kernel reports.
   std::set<uint32_t> UsersOf(const SocketName& peer,
                              const std::vector<SocketName>& servers) const;
 

@@ -20,7 +20,7 @@ namespace {
 constexpr std::string_view kScheme = "spiffe://";
 constexpr std::string_view kOurs = "syncline";
 constexpr size_t kMaxPartBytes = 255;
-constexpr size_t kMaxUriBytes = 2048;  // as SPIFFE has it
+constexpr size_t kMaxUriBytes = 2048;  // SPIFFE's limit
 constexpr size_t kMaxMapLines = 1 << 16;
 
 constexpr std::array<std::pair<Role, std::string_view>, 5> kRoles = {{
@@ -45,8 +45,8 @@ absl::Status CheckPart(std::string_view what, std::string_view part,
     return absl::OkStatus();
   }
   return Invalid(absl::StrCat(View(what), " '", Printable(part),
-                              "' cannot stand in a certificate: letters, digits, '.', "
-                              "'-' and '_' can, 1 to ",
+                              "' cannot be used in a certificate: allowed are letters, "
+                              "digits, '.', '-' and '_', 1 to ",
                               kMaxPartBytes, " of them"));
 }
 
@@ -86,12 +86,12 @@ std::string Written(const SubjectNames& names) {
   return all.empty() ? "no names at all" : absl::StrJoin(all, ", ");
 }
 
-// Who our own URI says it is, if it is of our cluster.
+// Returns the identity in a URI of our form, if it belongs to our cluster.
 absl::StatusOr<Identity> IdentifyOurs(const std::string& uri,
                                       const std::optional<Cluster>& cluster) {
   absl::StatusOr<Identity> identity = ParseIdentityUri(uri);
   if (!identity.ok()) {
-    return Nobody(absl::StrCat("names ", Printable(uri), ", which is no identity (",
+    return Nobody(absl::StrCat("names ", Printable(uri), ", which is not an identity (",
                                identity.status().message(), ")"));
   }
   if (!cluster) {
@@ -104,7 +104,7 @@ absl::StatusOr<Identity> IdentifyOurs(const std::string& uri,
                              cluster->trust_domain, "/", cluster->name));
 }
 
-// "worker bert"
+// Parses the rest of a line such as "worker bert".
 absl::StatusOr<Identity> ParseMapped(const std::vector<std::string>& words) {
   Identity identity;
   SYNCLINE_ASSIGN_OR_RETURN(identity.role, ParseRole(words[1]));
@@ -132,7 +132,7 @@ absl::StatusOr<Role> ParseRole(std::string_view name) {
   }
   return Invalid(absl::StrCat(
       "'", Printable(name),
-      "' is no role; there are coordinator, server, worker, operator and reader"));
+      "' is not a role; there are coordinator, server, worker, operator and reader"));
 }
 
 std::string Describe(const Identity& identity) {
@@ -159,7 +159,7 @@ absl::StatusOr<Identity> ParseIdentityUri(std::string_view uri) {
   SYNCLINE_RETURN_IF_ERROR(CheckParts(*identity.cluster));
   SYNCLINE_ASSIGN_OR_RETURN(identity.role, ParseRole(parts.back()));
   if ((identity.role == Role::kWorker) != is_of_job) {
-    return Invalid("workers, and nobody else, have a job: …/job/JOB/role/worker");
+    return Invalid("only workers have a job: …/job/JOB/role/worker");
   }
   if (is_of_job) {
     SYNCLINE_RETURN_IF_ERROR(CheckPart("the job", parts[4], IsPathCharacter));
@@ -175,7 +175,7 @@ absl::StatusOr<std::string> UriOf(const Cluster& cluster) {
 }
 
 absl::StatusOr<Cluster> ParseCluster(std::string_view uri) {
-  // A cluster is what a member's URI begins with.
+  // The URI of a cluster is the beginning of its members' URIs.
   SYNCLINE_ASSIGN_OR_RETURN(const Identity member,
                             ParseIdentityUri(absl::StrCat(View(uri), "/role/reader")));
   return *member.cluster;
@@ -215,7 +215,7 @@ absl::StatusOr<IdentityMap> ParseIdentityMap(std::string_view text) {
     const absl::StatusOr<Identity> identity = ParseMapped(words);
     if (!identity.ok()) return in_line(std::string(identity.status().message()));
     if (!map.emplace(name, *identity).second) {
-      return in_line(absl::StrCat(name, " stands there already"));
+      return in_line(absl::StrCat(name, " is listed already"));
     }
   }
   return map;

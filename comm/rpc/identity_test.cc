@@ -81,7 +81,7 @@ TEST(Identity, RefusesWhatIsNotExactlyItsForm) {
 
 TEST(Identity, WritesNoUriThatItWouldNotRead) {
   EXPECT_THAT(Message(UriOf({Role::kWorker, "my job", kCluster}).status()),
-              HasSubstr("the job 'my job' cannot stand in a certificate"));
+              HasSubstr("the job 'my job' cannot be used in a certificate"));
   EXPECT_FALSE(UriOf({Role::kWorker, "..", kCluster}).ok());
   EXPECT_FALSE(UriOf({Role::kServer, "", Cluster{"Upper", "c"}}).ok());
 }
@@ -104,11 +104,11 @@ TEST(IdentityMap, NamesTheLineThatIsWrong) {
   EXPECT_THAT(error("\nDNS:a"), AllOf(HasSubstr("line 2"), HasSubstr("'DNS:NAME ROLE'")));
   EXPECT_THAT(error("a server"), HasSubstr("line 1: 'a server' is not"));
   EXPECT_THAT(error("DNS: server"), HasSubstr("is not 'URI:NAME ROLE'"));
-  EXPECT_THAT(error("DNS:a root"), HasSubstr("'root' is no role"));
+  EXPECT_THAT(error("DNS:a root"), HasSubstr("'root' is not a role"));
   EXPECT_THAT(error("DNS:a worker"), HasSubstr("a worker has a role and a job"));
   EXPECT_THAT(error("DNS:a server bert"), HasSubstr("more than a name and a role"));
   EXPECT_THAT(error("DNS:a server\nDNS:a reader"),
-              AllOf(HasSubstr("line 2"), HasSubstr("DNS:a stands there already")));
+              AllOf(HasSubstr("line 2"), HasSubstr("DNS:a is listed already")));
   EXPECT_THAT(error("DNS:a\x1b[31m server"), HasSubstr("\\x1b"));
 }
 
@@ -137,7 +137,7 @@ TEST_F(Identification, KnowsItsOwnClusterOnly) {
   EXPECT_THAT(WhyNot({.uris = {"spiffe://evil/syncline/prod-1/role/operator"}}),
               HasSubstr("is of cluster evil/prod-1"));
   EXPECT_THAT(WhyNot({.uris = {"spiffe://example.org/syncline/prod-1/role/root"}}),
-              HasSubstr("'root' is no role"));
+              HasSubstr("'root' is not a role"));
   known_.cluster.reset();
   EXPECT_THAT(WhyNot({.uris = {ours}}), HasSubstr("names no cluster"));
 }

@@ -38,9 +38,9 @@ using Extension = std::unique_ptr<X509_EXTENSION, Freer<X509_EXTENSION_free>>;
 void FreeBytes(unsigned char* bytes) { OPENSSL_free(bytes); }
 
 constexpr char kCurve[] = "P-256";
-constexpr std::string_view kCurveName = "prime256v1";  // the same, as OpenSSL says it
-constexpr size_t kMaxNameBytes = 64;                   // of a common name, X.520
-constexpr size_t kMaxHostBytes = 253;                  // of a DNS name
+constexpr std::string_view kCurveName = "prime256v1";  // OpenSSL's other name for it
+constexpr size_t kMaxNameBytes = 64;                   // limit of a common name (X.520)
+constexpr size_t kMaxHostBytes = 253;                  // limit of a DNS name
 constexpr int kSerialBits = 127;                       // positive, at most 20 bytes
 
 absl::Status Failed(const char* what) {
@@ -48,7 +48,7 @@ absl::Status Failed(const char* what) {
   return absl::InternalError(absl::StrCat("OpenSSL cannot ", what));
 }
 
-// Of a name that stands in the certificate as it is.
+// Checks a name that is put into the certificate unchanged.
 absl::Status CheckAscii(const char* what, const std::string& name, size_t max_bytes) {
   bool is_plain = !name.empty() && name.size() <= max_bytes;
   for (const char c : name) is_plain = is_plain && c > ' ' && c < '\x7f';
@@ -85,7 +85,8 @@ absl::Status SetBasics(X509& certificate, EVP_PKEY& key, const CertificateOrder&
   return done ? absl::OkStatus() : Failed("fill in a certificate");
 }
 
-// `value` as openssl.cnf has it; none of it comes from outside.
+// Adds an extension. `value` is in the syntax of openssl.cnf; no part of it comes from
+// outside.
 absl::Status AddExtension(X509& certificate, X509& issuer, int id, const char* value) {
   X509V3_CTX context;
   X509V3_set_ctx(&context, &issuer, &certificate, nullptr, nullptr, 0);
@@ -144,7 +145,7 @@ absl::StatusOr<std::string> ToPem(EVP_PKEY& key) {
   });
 }
 
-// Never asks on the terminal.
+// Keeps OpenSSL from asking for a passphrase on the terminal.
 int NoPassphrase(char* /*buffer*/, int /*size*/, int /*rwflag*/, void* /*user*/) {
   return 0;
 }
@@ -168,7 +169,7 @@ const unsigned char* Bytes(std::string_view text) {
 
 Key MakeKey() { return Key(EVP_EC_gen(kCurve)); }
 
-// A certificate for `key`, which may be a public one.
+// Returns a certificate for `key`, which may be a public key.
 absl::StatusOr<std::string> SignLeaf(const PemPair& authority,
                                      const CertificateOrder& order, EVP_PKEY& key) {
   SYNCLINE_RETURN_IF_ERROR(CheckAscii("a name", order.name, kMaxNameBytes));
@@ -200,7 +201,7 @@ absl::StatusOr<std::string> SignLeaf(const PemPair& authority,
   return Sign(leaf, *issuer_key);
 }
 
-// SHA-256 of a public key, hexadecimal.
+// Returns the SHA-256 hash of a public key, in hexadecimal.
 absl::StatusOr<std::string> DigestOf(EVP_PKEY& key) {
   unsigned char* bytes = nullptr;
   const int size = i2d_PUBKEY(&key, &bytes);
@@ -216,17 +217,18 @@ absl::Status WrongRequest(const char* why) {
   return absl::InvalidArgumentError(absl::StrCat("the request for a certificate ", why));
 }
 
-// Its public key, once it is proved that whoever made the request has the private one.
+// Returns the public key of a request, if the request proves that its maker has the
+// private key.
 absl::StatusOr<Key> ProvedKey(const std::string& pem) {
   const Request request(
       PEM_read_bio_X509_REQ(Open(pem).get(), nullptr, nullptr, nullptr));
-  if (request == nullptr) return WrongRequest("is none (PEM)");
+  if (request == nullptr) return WrongRequest("is not a request in PEM");
   Key key(X509_REQ_get_pubkey(request.get()));
   std::array<char, 32> curve = {};
   if (key == nullptr ||
       EVP_PKEY_get_group_name(key.get(), curve.data(), curve.size(), nullptr) != 1 ||
       std::string_view(curve.data()) != kCurveName) {
-    return WrongRequest("is not for a key of P-256");
+    return WrongRequest("is not for a P-256 key");
   }
   if (X509_REQ_verify(request.get(), key.get()) != 1) {
     return WrongRequest("is not signed by its own key");
@@ -295,12 +297,12 @@ absl::StatusOr<std::string> SignWith(const std::string& key, std::string_view me
   if (signing == nullptr ||
       EVP_DigestSignInit(signing.get(), nullptr, EVP_sha256(), nullptr, own.get()) != 1 ||
       EVP_DigestSign(signing.get(), nullptr, &size, bytes, message.size()) != 1) {
-    return Failed("sign with this key, as it can with those of P-256 and RSA");
+    return Failed("sign with this key; use a P-256 or an RSA key");
   }
   std::string signature(size, '\0');
   if (EVP_DigestSign(signing.get(), reinterpret_cast<unsigned char*>(signature.data()),
                      &size, bytes, message.size()) != 1) {
-    return Failed("sign with this key, as it can with those of P-256 and RSA");
+    return Failed("sign with this key; use a P-256 or an RSA key");
   }
   signature.resize(size);
   return signature;

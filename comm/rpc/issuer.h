@@ -1,19 +1,19 @@
-// Makes certificates for the control plane: an authority, and what it signs. EC P-256 and
-// SHA-256; serial numbers are 127 random bits.
+// Creates certificates for the control plane: an authority, and certificates that it
+// signs. Uses EC P-256 and SHA-256; serial numbers are 127 random bits.
 //
 //   SYNCLINE_ASSIGN_OR_RETURN(const PemPair ca, MakeAuthority(
 //       {.name = "my-ca", .validity = validity}));
 //   SYNCLINE_ASSIGN_OR_RETURN(const PemPair server, Issue(ca, {
 //       .name = "server", .uri = "spiffe://…/role/server", .validity = validity}));
 //
-// A machine that makes its own key sends a request for it (PKCS#10), of which nothing but
-// the public key is believed:
+// A machine that creates its own key sends a request for it (PKCS#10). Only the public
+// key in the request is used:
 //
-//   SYNCLINE_ASSIGN_OR_RETURN(const KeyRequest own, MakeRequest());        // there
-//   SYNCLINE_ASSIGN_OR_RETURN(std::string pem, Certify(ca, order, own.request));  // here
+//   SYNCLINE_ASSIGN_OR_RETURN(const KeyRequest own, MakeRequest());        // machine
+//   SYNCLINE_ASSIGN_OR_RETURN(std::string pem, Certify(ca, order, own.request));  // CA
 //
-// Thread safety: any thread. Keys are in memory as PEM; whoever writes them to a file
-// gives it mode 0600.
+// Thread safety: any thread. Keys are PEM text in memory; a caller that writes them to a
+// file must use mode 0600.
 #pragma once
 
 #include <string>
@@ -38,39 +38,43 @@ struct Validity {
 };
 
 struct CertificateOrder {
-  std::string name = {};                // for people: the subject's common name
+  std::string name = {};                // the subject's common name, for people
   std::string uri = {};                 // empty: none
-  std::vector<std::string> hosts = {};  // names and addresses; an authority has none
+  std::vector<std::string> hosts = {};  // names and addresses; none for an authority
   Validity validity;
 };
 
 absl::StatusOr<PemPair> MakeAuthority(const CertificateOrder& order);
 
-// InvalidArgument when `authority` is no pair of a CA, or a name cannot stand in a
-// certificate. With hosts it may be shown by a server, always by a client.
+// Fails with InvalidArgument when `authority` is not the pair of a CA, or a name cannot
+// be part of a certificate. Every certificate is valid for clients; one with hosts also
+// for servers.
 absl::StatusOr<PemPair> Issue(const PemPair& authority, const CertificateOrder& order);
 
 struct KeyRequest {
-  std::string key;      // PEM; it stays where it was made
+  std::string key;      // PEM; never leaves the machine
   std::string request;  // PEM
 };
 
 absl::StatusOr<KeyRequest> MakeRequest();
-// For a key that is there. InvalidArgument when it is no private key in PEM.
+// Creates a request for an existing key. InvalidArgument when `key` is not a private key in
+// PEM.
 absl::StatusOr<KeyRequest> RequestFor(const std::string& key);
 
-// InvalidArgument unless `request` is signed by the key that it names, and that is one of
-// P-256. The names are those of `order`.
+// Signs a certificate with the names of `order`. Fails with InvalidArgument unless
+// `request` is signed by the key that it contains, and that is a P-256 key.
 absl::StatusOr<std::string> Certify(const PemPair& authority,
                                     const CertificateOrder& order,
                                     const std::string& request);
 
-// SHA-256 of the public key in a request that Certify takes, hexadecimal.
+// Returns the SHA-256, in hexadecimal, of the public key in a request that Certify
+// accepts.
 absl::StatusOr<std::string> KeyOfRequest(const std::string& request);
-// The same of a certificate's.
+// Returns the same digest for a certificate's key.
 absl::StatusOr<std::string> KeyOfCertificate(const x509_st& certificate);
 
-// That whoever has a certificate says something: by its key (PEM), with SHA-256.
+// Sign a message with a certificate's key (PEM) and SHA-256, and verify the signature. It
+// proves that the sender holds the key.
 absl::StatusOr<std::string> SignWith(const std::string& key, std::string_view message);
 bool IsSignedBy(const x509_st& certificate, std::string_view message,
                 std::string_view signature);

@@ -21,7 +21,7 @@ namespace {
 
 using ::testing::ElementsAre;
 
-// Whole seconds, as certificates have them.
+// In whole seconds, as in certificates.
 Validity ADay() {
   const absl::Time now = absl::FromUnixSeconds(absl::ToUnixSeconds(absl::Now()));
   return {now - absl::Minutes(5), now + absl::Hours(24)};

@@ -13,8 +13,9 @@ namespace {
 using google::protobuf::FieldDescriptor;
 using google::protobuf::Message;
 
-// A field by its path: `keep` of `checkpoint` is "checkpoint.keep". A row of the table that
-// names no field is a bug, which the first job shows.
+// A field of a message by its path: "checkpoint.keep" is the field `keep` of
+// `checkpoint`. A row of the table whose path names no field is a bug, which shows with
+// the first job.
 template <typename MessageOrConst>
 struct Place {
   MessageOrConst& message;
@@ -43,7 +44,7 @@ Place<const Message> Find(const Message& message, const std::string& path) {
   return Find(inner, path.substr(dot + 1));
 }
 
-// ---- By the type of a value ----
+// ---- Writing and reading, by the type of the value ----
 
 void Write(const std::string& value, const std::string& path, Message& job) {
   const auto [message, field] = Find(job, path);
@@ -61,7 +62,7 @@ void Write(double value, const std::string& path, Message& job) {
   const auto [message, field] = Find(job, path);
   message.GetReflection()->SetDouble(&message, &field, value);
 }
-// Lies in two fields.
+// A CheckpointEvery is stored in two fields.
 void Write(const CheckpointEvery& value, const std::string& path, Message& job) {
   Write(value.steps, absl::StrCat(path, "_steps"), job);
   Write(value.seconds, absl::StrCat(path, "_seconds"), job);

@@ -1,5 +1,5 @@
-// The settings of a job and their fields of a v1::JobSpec, by the table of
-// comm/job/job_settings.h: a row names its field, and nothing here names any.
+// Converts the settings of a job to and from the fields of a v1::JobSpec. The table in
+// comm/job/job_settings.h names the fields; no field is named here.
 //
 // Thread safety: pure functions.
 #pragma once
@@ -11,8 +11,8 @@ namespace syncline {
 
 void ToProto(const JobSettings& settings, v1::JobSpec& job);
 
-// What the message does not say is the default. What a value may be is not looked at: see
-// CheckJobSettings.
+// Reads the settings. Fields that the message lacks get their default. Values are not
+// checked: see CheckJobSettings.
 JobSettings JobSettingsOf(const v1::JobSpec& job);
 
 }  // namespace syncline

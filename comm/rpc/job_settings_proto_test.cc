@@ -41,7 +41,8 @@ TEST(JobSettingsProto, WhatIsNotSaidIsTheDefault) {
   EXPECT_EQ(JobSettingsOf({}), JobSettings{});
 }
 
-// Digests of jobs are of these bytes: workers and journals of other releases have them.
+// Digests of jobs depend on these bytes, and workers and journals of other releases have
+// such digests.
 TEST(JobSettingsProto, HaveTheBytesThatTheyHadBefore) {
   v1::JobSpec job;
   ToProto({}, job);
@@ -53,7 +54,7 @@ TEST(JobSettingsProto, HaveTheBytesThatTheyHadBefore) {
             "22046175746f"      //   4: "auto"
             "9208046e6f6e65"    // 130: "none"
             "d20f046e6f6e65"    // 250: "none", later
-            "da0f046e6f6e65");  // 251: likewise
+            "da0f046e6f6e65");  // 251: the same way
 }
 
 }  // namespace

@@ -20,7 +20,7 @@ constexpr int kMaxMessageBytes = 16 << 10;  // a request has less than 1 KiB
 constexpr int kMaxThreads = 8;
 constexpr size_t kMaxMemoryBytes = size_t{64} << 20;
 constexpr int kMaxCallsOfConnection = 2;
-// A machine connects, asks once, and goes.
+// A machine connects, makes one call, and leaves.
 constexpr int kLongestHandshakeMs = 5'000;
 constexpr int kLongestIdleMs = 5'000;
 constexpr int kLongestConnectionMs = 30'000;
@@ -49,7 +49,7 @@ absl::StatusOr<RunningServer> StartJoinServer(const JoinServerOptions& options) 
       Issue(options.authority,
             {.name = "join", .hosts = {kJoinName}, .validity = options.validity}));
   grpc::SslServerCredentialsOptions tls(GRPC_SSL_DONT_REQUEST_CLIENT_CERTIFICATE);
-  // The authority's certificate goes with it: the client has nothing but its fingerprint.
+  // The authority's certificate is sent too, because the client has only its fingerprint.
   tls.pem_key_cert_pairs.push_back(
       {own.key, absl::StrCat(own.certificate, options.authority.certificate)});
   grpc::ServerBuilder builder;

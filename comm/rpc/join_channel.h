@@ -1,10 +1,12 @@
-// The way of a new machine's first certificate: TLS in which the server alone shows a
-// certificate. It is made for this by the authority, for a name that no host has; the
-// client knows the authority by its fingerprint, which the token has, and sends nothing
-// before it has seen it.
+// The connection for a new machine's first certificate: TLS in which only the server
+// presents a certificate. The authority creates that certificate for this purpose, for a
+// name that no host has. The client knows the authority's fingerprint from the token, and
+// sends nothing before it has verified it.
 //
-//   SYNCLINE_ASSIGN_OR_RETURN(RunningServer running, StartJoinServer(options));     // here
-//   SYNCLINE_ASSIGN_OR_RETURN(JoinLink link, DialAuthority(token, limit));         // there
+//   // The authority:
+//   SYNCLINE_ASSIGN_OR_RETURN(RunningServer running, StartJoinServer(options));
+//   // The new machine:
+//   SYNCLINE_ASSIGN_OR_RETURN(JoinLink link, DialAuthority(token, limit));
 //   v1::Authority::NewStub(link.channel)->Certify(…);
 //
 // Thread safety: any thread.
@@ -24,30 +26,30 @@
 
 namespace syncline {
 
-// What the server's certificate is for. No host has such a name (RFC 2606).
+// The name in the server's certificate. No host has such a name (RFC 2606).
 inline constexpr char kJoinName[] = "join.syncline.invalid";
 
 struct JoinServerOptions {
-  std::string listen = "0.0.0.0:7073";  // port 0 takes a free one
+  std::string listen = "0.0.0.0:7073";  // port 0: a free one
   PemPair authority;
-  Validity validity;  // of the certificate that it shows
+  Validity validity;  // of the certificate that it presents
   grpc::Service* service = nullptr;
-  // FrontDoorOptions has it.
+  // See FrontDoorOptions.
   std::function<void(const std::string& source)> on_crowded = [](const std::string&) {};
   Logger log = {};
 };
 
-// Strangers reach it, so all is small: messages, threads, time without a call. Errors as
-// StartServer.
+// Starts the server. Unauthenticated clients can reach it, so it limits messages, threads
+// and the time without a call. Fails like StartServer.
 absl::StatusOr<RunningServer> StartJoinServer(const JoinServerOptions& options);
 
 struct JoinLink {
   std::shared_ptr<grpc::Channel> channel;
-  std::string authority;  // the CA's certificate, PEM: the one that the token names
+  std::string authority;  // PEM of the CA's certificate that the token names
 };
 
-// Unavailable when nobody answers, PermissionDenied when who answers is of another
-// authority.
+// Connects to the authority of the token. Fails with Unavailable if there is no answer,
+// and with PermissionDenied if the peer belongs to another authority.
 absl::StatusOr<JoinLink> DialAuthority(const JoinToken& token, absl::Duration limit);
 
 }  // namespace syncline

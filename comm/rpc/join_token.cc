@@ -35,7 +35,8 @@ bool IsHexadecimal(std::string_view digits, size_t count) {
          });
 }
 
-// Takes what stands before `end` off the front; nothing where there is no `end`.
+// Removes the text before `end` from the front, and returns it. Returns an empty string
+// if there is no `end`.
 std::string_view TakeUntil(char end, std::string_view& rest) {
   const size_t at = rest.find(end);
   if (at == std::string_view::npos) return {};
@@ -65,7 +66,7 @@ std::string RandomDigits(size_t count) {
 }  // namespace
 
 absl::StatusOr<JoinToken> ParseJoinToken(std::string_view text) {
-  if (TakeUntil('.', text) != kVersion) return Wrong("this is no token of this version");
+  if (TakeUntil('.', text) != kVersion) return Wrong("not a token of this version");
   JoinToken token;
   token.id = TakeUntil('.', text);
   token.secret = TakeUntil('.', text);

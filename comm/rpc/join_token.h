@@ -1,13 +1,14 @@
-// The token by which a new machine gets its first certificate (docs/tls.md):
+// The token with which a new machine gets its first certificate (docs/tls.md):
 //
 //   sl1.ID.SECRET.AUTHORITY@HOST:PORT
 //
-// ID names it to people, SECRET is what counts, AUTHORITY is the fingerprint of the CA's
-// certificate, by which the machine knows who answers at HOST:PORT before it says anything.
+// ID identifies the token to people. SECRET authorizes. AUTHORITY is the fingerprint of
+// the CA's certificate: with it the machine verifies the peer at HOST:PORT before it
+// sends anything.
 //
 //   SYNCLINE_ASSIGN_OR_RETURN(const JoinToken token, ParseJoinToken(argument));
 //
-// Pure but for DrawJoinToken; from any thread.
+// Pure functions except DrawJoinToken; any thread may call them.
 #pragma once
 
 #include <string>
@@ -18,25 +19,25 @@
 namespace syncline {
 
 struct JoinToken {
-  std::string id = {};         // 12 hexadecimal digits, in lower case, as all of them
-  std::string secret = {};     // 32 of them: 128 random bits
-  std::string authority = {};  // 64 of them: FingerprintOf its certificate
+  std::string id = {};         // 12 lower-case hexadecimal digits
+  std::string secret = {};     // 32 lower-case hexadecimal digits: 128 random bits
+  std::string authority = {};  // 64 lower-case hexadecimal digits (FingerprintOf)
   std::string address = {};    // HOST:PORT of `syncline certs serve`
   friend bool operator==(const JoinToken&, const JoinToken&) = default;
 };
 
-// InvalidArgument says what is wrong, and repeats nothing of the token: errors go to logs.
-// There is one way to write a token.
+// Fails with InvalidArgument, which says what is wrong but never repeats a part of the
+// token, since errors are logged. A token has exactly one valid spelling.
 absl::StatusOr<JoinToken> ParseJoinToken(std::string_view text);
 std::string Written(const JoinToken& token);
 
-// Another one each time, without authority and address.
+// Returns a new random token, without authority and address.
 JoinToken DrawJoinToken();
 
-// What is kept of a secret: anyone who reads it cannot use it. Hexadecimal.
+// Returns the hexadecimal hash of a secret, for storage. It cannot be used as a secret.
 std::string HashOfSecret(std::string_view secret);
 
-// In a time that does not tell where they differ.
+// Compares in constant time.
 bool IsSame(std::string_view one, std::string_view other);
 
 }  // namespace syncline

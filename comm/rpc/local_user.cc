@@ -31,19 +31,21 @@ LocalUsers LocalUsers::OfThisProcess() {
 }
 
 absl::Status LocalUsers::Check(const Connection& connection) const {
-  // Also of peers that are not on loopback: whoever is on this host may call itself by any
-  // of its addresses.
+  // Checks peers that are not on loopback too: a process on this host may use any of its
+  // addresses.
   const std::optional<SocketName> peer = ParsePeer(connection.peer);
   std::set<uint32_t> users;
   if (peer) users = sockets_.UsersOf(*peer, connection.servers);
   if (users.empty()) {
-    // Without the port, which is another each time: equal refusals are counted together.
+    // The message does not have the port, which differs each time, so that equal refusals
+    // are counted together.
     const std::string host = connection.peer.substr(0, connection.peer.rfind(':'));
     return Refused(
         absl::StrCat("the kernel does not say which user of this host calls from ", host),
         own_);
   }
-  // More than one where the port is connected to several servers: none may be a stranger.
+  // There may be several users if the port is connected to several servers. All must be
+  // allowed.
   const auto stranger = std::ranges::find_if(
       users, [&](uint32_t user) { return user != own_ && user != kRoot; });
   if (stranger == users.end()) return absl::OkStatus();

@@ -1,7 +1,8 @@
-// Which user of this host is at the other end of a loopback connection. Without TLS nobody
-// proves who they are there, and every user of a host reaches its loopback addresses.
+// Finds the user of this host at the other end of a loopback connection. Without TLS
+// peers do not authenticate there, and every user of the host can connect to loopback
+// addresses.
 //
-// Thread safety: immutable, but for what the kernel says.
+// Thread safety: immutable.
 //
 //   const LocalUsers users = LocalUsers::OfThisProcess();
 //   const std::vector<SocketName> servers = NamesOf("127.0.0.1:7070");
@@ -24,18 +25,19 @@ class LocalUsers {
   LocalUsers(uid_t own, HostSockets sockets) : own_(own), sockets_(std::move(sockets)) {}
   static LocalUsers OfThisProcess();
 
-  // False where not even whoever listens at `servers` is known: then nobody can be told
-  // apart. So it is in some sandboxes.
+  // Returns false if not even the listener at `servers` can be found; then users cannot
+  // be identified. This is so in some sandboxes.
   bool CanTell(const std::vector<SocketName>& servers) const {
     return sockets_.HasListener(servers);
   }
 
   struct Connection {
-    std::string peer;                      // as gRPC writes it: "ipv4:127.0.0.1:41234"
-    std::vector<SocketName> servers = {};  // one of them it is connected to; none: any
+    std::string peer;                      // gRPC's name, such as "ipv4:127.0.0.1:41234"
+    std::vector<SocketName> servers = {};  // its possible server ends; empty: any
   };
-  // OK for the own user and for root. PermissionDenied for other users, and for whom the
-  // kernel does not know, such as peers of other hosts.
+  // Returns OK for this process's user and for root. Fails with PermissionDenied for
+  // other users, and for peers that the kernel does not know, such as those of other
+  // hosts.
   absl::Status Check(const Connection& connection) const;
 
  private:

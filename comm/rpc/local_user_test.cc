@@ -84,7 +84,7 @@ TEST_F(LocalUsersTest, KnowsPeersOfIpv6) {
   EXPECT_FALSE(Check("ipv6:%5B::1%5D:41234").ok());
 }
 
-// The kernel says user 0 of what was closed.
+// For a closed socket the kernel reports user 0.
 TEST_F(LocalUsersTest, ASocketThatWasClosedBelongsToNobody) {
   Write("tcp", Line("0100007F:A112 0100007F:1B9E 04", 0));
   EXPECT_FALSE(CheckV4().ok());
@@ -95,7 +95,7 @@ TEST_F(LocalUsersTest, ASocketThatWasClosedBelongsToNobody) {
 }
 
 TEST_F(LocalUsersTest, AnotherConnectionOfThePortIsNotThePeers) {
-  // To another port, and to the same one of another address.
+  // One connection to another port, and one to the same port of another address.
   const std::string to_others = Line("0100007F:A112 0100007F:1B9F 01", kNobody) +
                                 Line("0100007F:A112 0200007F:1B9E 01", kNobody);
   const std::string own = Line("0100007F:A112 0100007F:1B9E 01", kOwn);
@@ -105,7 +105,7 @@ TEST_F(LocalUsersTest, AnotherConnectionOfThePortIsNotThePeers) {
       << "to which of these servers cannot be told";
 }
 
-// Whoever is on this host may call itself by any of its addresses.
+// A process on this host may use any of its addresses.
 TEST_F(LocalUsersTest, PeersThatAreNotOnLoopbackAreAskedAboutAndGarbageIsRefused) {
   Write("tcp", "");
   EXPECT_FALSE(Check("ipv4:192.0.2.7:41234").ok());
@@ -136,7 +136,7 @@ TEST_F(LocalUsersTest, CannotTellWhereNotEvenTheServerIsKnown) {
   EXPECT_TRUE(Users().CanTell(server));
 }
 
-// The first address of this host that others may know it by.
+// Returns the first address of this host by which others may reach it.
 std::optional<in_addr> OwnAddress() {
   ifaddrs* list = nullptr;
   if (getifaddrs(&list) != 0) return std::nullopt;
@@ -157,12 +157,12 @@ sockaddr_in SocketAddress(in_addr host, uint16_t port) {
 
 const in_addr kLoopback = {.s_addr = htonl(INADDR_LOOPBACK)};
 
-// What both ways of asking say.
+// The results of both ways to ask.
 struct Verdicts {
   absl::Status kernel, tables;
 };
 
-// Of a process of `user` that connects from `host` and stays until its server closes.
+// Checks a process of `user` that connects from `host` and stays until its server closes.
 Verdicts CheckRealPeerOf(uid_t user, in_addr host = kLoopback) {
   HostPort listen{"127.0.0.1", 0};
   UniqueFd listener = *Listen(listen);
@@ -248,7 +248,7 @@ TEST(HostSockets, ReadsPeersAsGrpcCallsThem) {
   EXPECT_FALSE(ParsePeer("ipv4:nonsense:7").has_value());
 }
 
-// gRPC listens with sockets of IPv6, and so may clients be.
+// gRPC listens on IPv6 sockets, and clients may use them too.
 TEST(HostSockets, KnowsSocketsOfIpv6ThatSpeakIpv4) {
   if (!CanTellHere()) GTEST_SKIP() << "the kernel does not say who has which socket";
   const UniqueFd listener(socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0));
@@ -276,7 +276,7 @@ TEST(HostSockets, KnowsSocketsOfIpv6ThatSpeakIpv4) {
   }
 }
 
-// Its tables need not be read: they are as long as there are sockets.
+// The kernel's tables are as long as there are sockets, and need not be read.
 TEST(HostSockets, TheKernelIsAskedForOneConnection) {
   HostPort listen{"127.0.0.1", 0};
   const UniqueFd listener = *Listen(listen);

@@ -1,6 +1,6 @@
-// The phases of steps (comm/base/step_phases.h) as messages. What a member sends is not
-// believed: seconds that are no time count as none, and phases of a later version are left
-// out.
+// Converts step phases (comm/base/step_phases.h) to and from messages. Input from members
+// is not trusted: invalid seconds count as zero, and unknown phases of later versions are
+// ignored.
 #pragma once
 
 #include <algorithm>

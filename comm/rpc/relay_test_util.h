@@ -1,12 +1,12 @@
-// A TCP relay in this process, to break and to stall real streams: connect to address()
-// instead of the server.
+// A TCP relay in this process, which can break and stall real streams. Clients connect to
+// address() instead of the server.
 //
 //   Relay relay(server.address);
 //   relay.Break();       // resets every connection; new ones work
 //   relay.Stall();       // the present connections carry nothing any more; new ones work
 //   relay.Refuse(true);  // new connections are reset at once
 //
-// Thread safety: from any thread. Threads: one that accepts, two for each connection.
+// Thread safety: any thread. It has one thread that accepts, and two for each connection.
 #pragma once
 
 #include <arpa/inet.h>

@@ -1,10 +1,11 @@
-// What one side of a control link has said and the other has not acknowledged, so that a
-// new stream can begin where a broken one ended. Messages are numbered from 1.
+// The messages that one side of a control link has sent and the other has not
+// acknowledged. A new stream continues with them after a broken one. Messages are
+// numbered from 1.
 //
 //   ReliableQueue<v1::MemberMessage> queue({});
 //   SYNCLINE_ASSIGN_OR_RETURN(const uint64_t number, queue.Push(message, bytes));
-//   queue.Acknowledge(seen);                      // with what the other side says
-//   if (!queue.CanReplayAfter(seen)) ...          // the other side is no part of this link
+//   queue.Acknowledge(seen);                // `seen` comes from the other side
+//   if (!queue.CanReplayAfter(seen)) ...    // the other side has another link's state
 //   for (const auto& [number, message] : queue.After(seen)) ...
 //
 // Pure: no clock, no thread, no stream. Not thread-safe.
@@ -24,7 +25,7 @@
 
 namespace syncline {
 
-// A member that acknowledges nothing does not read: what it was told would otherwise fill
+// Limits for unacknowledged messages: a member that does not read would otherwise fill
 // the coordinator's memory. The largest message alone has 64 MiB (comm/rpc/channel.h).
 struct ReliableQueueLimits {
   size_t messages = size_t{1} << 16;
@@ -38,15 +39,15 @@ class ReliableQueue {
 
   explicit ReliableQueue(ReliableQueueLimits limits) : limits_(limits) {}
 
-  // The number of the next message pushed.
+  // Returns the number that the next message will get.
   uint64_t next() const { return last_ + 1; }
   uint64_t last() const { return last_; }
   uint64_t acknowledged() const { return first() - 1; }
   size_t bytes() const { return bytes_; }
   size_t size() const { return kept_.size(); }
 
-  // Keeps `message`, of so many bytes on the wire. ResourceExhausted when too much is not
-  // acknowledged; then it is not kept.
+  // Keeps `message`, of `bytes` on the wire, and returns its number. Fails with
+  // ResourceExhausted, without keeping it, when too much is unacknowledged.
   absl::StatusOr<uint64_t> Push(std::shared_ptr<const Message> message, size_t bytes) {
     if (kept_.size() >= limits_.messages || bytes_ + bytes > limits_.bytes) {
       return absl::ResourceExhaustedError(
@@ -58,8 +59,8 @@ class ReliableQueue {
     return ++last_;
   }
 
-  // The other side has seen everything up to `number`. What it cannot have seen counts as
-  // seen by nobody.
+  // Drops all messages up to `number`, which the other side has seen. Ignores numbers
+  // that were never assigned.
   void Acknowledge(uint64_t number) {
     if (number > last_) return;
     while (!kept_.empty() && first() <= number) {
@@ -68,25 +69,25 @@ class ReliableQueue {
     }
   }
 
-  // Begins anew, with another side that has seen nothing.
+  // Starts from scratch, for a peer that has seen nothing.
   void Clear() {
     kept_.clear();
     bytes_ = 0;
     last_ = 0;
   }
 
-  // Whether everything after `number` is here, and `number` itself was said.
+  // Returns true if `number` was assigned and all later messages are kept.
   bool CanReplayAfter(uint64_t number) const {
     return number <= last_ && number + 1 >= first();
   }
 
-  // Message `number`; null when it is acknowledged or was never said.
+  // Returns message `number`; null when it is acknowledged or was never assigned.
   std::shared_ptr<const Message> Find(uint64_t number) const {
     if (number < first() || number > last_) return nullptr;
     return kept_[number - first()].message;
   }
 
-  // What was said after `number`, oldest first.
+  // Returns the messages after `number`, oldest first.
   std::vector<Entry> After(uint64_t number) const {
     std::vector<Entry> entries;
     for (uint64_t n = std::max(number + 1, first()); n <= last_; ++n) {
@@ -101,7 +102,7 @@ class ReliableQueue {
     size_t bytes = 0;
   };
 
-  // The number of the oldest one kept.
+  // Returns the number of the oldest message kept.
   uint64_t first() const { return last_ + 1 - kept_.size(); }
 
   const ReliableQueueLimits limits_;
@@ -110,7 +111,7 @@ class ReliableQueue {
   uint64_t last_ = 0;
 };
 
-// The receiving half: each number counts once and in order.
+// The receiving side: accepts each number once and in order.
 class ReceivedNumbers {
  public:
   enum class Verdict { kNew, kRepeated, kGap };

@@ -56,7 +56,7 @@ TEST(ReliableQueueTest, ReplaysOnlyWhereNothingIsMissing) {
   EXPECT_TRUE(queue.CanReplayAfter(2));
   EXPECT_TRUE(queue.CanReplayAfter(4));
   EXPECT_FALSE(queue.CanReplayAfter(5));
-  queue.Acknowledge(9);  // a lie
+  queue.Acknowledge(9);  // a false acknowledgement
   EXPECT_TRUE(queue.CanReplayAfter(2));
 }
 
@@ -81,9 +81,9 @@ TEST(ReceivedNumbersTest, TakesEachNumberOnceAndInOrder) {
   EXPECT_EQ(received.last(), 2u);
 }
 
-// Streams that deliver in order and break anywhere, with what was under way lost; late
-// acknowledgements; a replaced stream that still delivers. Everything arrives once and in
-// order.
+// Streams deliver in order and may break anywhere, with the messages under way lost.
+// Acknowledgements may be late, and a replaced stream may still deliver. Everything must
+// arrive once and in order.
 TEST(ReliableQueueTest, CarriesEverythingOnceOverStreamsThatBreak) {
   for (uint64_t seed = 1; seed <= 200; ++seed) {
     SCOPED_TRACE(seed);
@@ -92,8 +92,8 @@ TEST(ReliableQueueTest, CarriesEverythingOnceOverStreamsThatBreak) {
     Queue queue({});
     ReceivedNumbers received;
     std::vector<std::string> delivered;
-    std::deque<Queue::Entry> wire;  // of the stream that lives
-    std::deque<Queue::Entry> left;  // of the one that was replaced
+    std::deque<Queue::Entry> wire;  // of the present stream
+    std::deque<Queue::Entry> left;  // of the replaced stream
     uint64_t said = 0;
     uint64_t written = 0;
     const auto deliver = [&](std::deque<Queue::Entry>& from) {
@@ -108,7 +108,8 @@ TEST(ReliableQueueTest, CarriesEverythingOnceOverStreamsThatBreak) {
       if (said < 100 && chance(30)) {
         Push(queue, std::to_string(said++));
       }
-      written = std::max(written, queue.acknowledged());  // it came on the other stream
+      // It arrived on the other stream.
+      written = std::max(written, queue.acknowledged());
       for (; written < queue.last() && chance(80); ++written) {
         wire.emplace_back(written + 1, queue.Find(written + 1));
         ASSERT_NE(wire.back().second, nullptr);

@@ -15,7 +15,7 @@
 namespace syncline {
 namespace {
 
-// RFC 5280: at most 20 octets.
+// RFC 5280 allows at most 20 octets.
 constexpr size_t kMaxDigits = 40;
 
 }  // namespace
@@ -32,9 +32,9 @@ absl::StatusOr<std::string> ParseSerial(const std::string& text) {
   }
   if (digits.size() % 2 == 1) digits.insert(0, 1, '0');
   if (is_serial && !digits.empty() && digits.size() <= kMaxDigits) return digits;
-  return absl::InvalidArgumentError(
-      absl::StrCat("'", Printable(text), "' is no serial number of a certificate (up to ",
-                   kMaxDigits, " hexadecimal digits, not all 0)"));
+  return absl::InvalidArgumentError(absl::StrCat(
+      "'", Printable(text), "' is not a serial number of a certificate (up to ",
+      kMaxDigits, " hexadecimal digits, not all 0)"));
 }
 
 absl::StatusOr<std::set<std::string>> ParseRevoked(const std::string& contents) {
@@ -84,15 +84,16 @@ absl::Status RevokedList::Read() {
   std::ifstream file(options_.path);
   std::ostringstream contents;
   contents << file.rdbuf();
-  // An empty file makes `<<` fail, and is a list all the same.
+  // An empty file is a valid list, although `<<` fails for it.
   if (!file.is_open() || file.bad()) {
     return absl::InvalidArgumentError("cannot be read; check path and permissions");
   }
-  // While it is copied in place it is empty, then has a part of its lines.
+  // While a file is copied in place, it is empty at first and then has only some of its
+  // lines.
   const std::string said = contents.str();
   if (said.empty() && !serials_.load()->empty()) {
     return absl::InvalidArgumentError(
-        "it is empty now; to give all back, leave a line with # in it");
+        "it is empty now; to revoke nothing, leave a line with # in it");
   }
   if (!said.empty() && said.back() != '\n') {
     return absl::InvalidArgumentError(
@@ -109,13 +110,13 @@ void RevokedList::LookAgain() {
   if (!file_.HasChanged()) return;
   const absl::Status read = Read();
   if (read.ok()) {
-    options_.log.Info("read which certificates are revoked",
+    options_.log.Info("read the list of revoked certificates",
                       {{"file", options_.path}, {"revoked", serials_.load()->size()}});
     return;
   }
   options_.log.Error(
-      "the list of revoked certificates is of no use: what it said before "
-      "holds on",
+      "the list of revoked certificates cannot be used: its previous content stays in "
+      "force",
       {{"file", options_.path},
        {"reason", std::string(read.message())},
        {"revoked", serials_.load()->size()}});

@@ -1,11 +1,11 @@
-// Certificates that were taken back before they end: a file of serial numbers, which
+// Certificates that were revoked before they expire: a file of serial numbers, which
 // `syncline certs revoke` writes.
 //
-//   # serial, and what is for people
+//   # serial, and a note for people
 //   0A1B2C  worker of job 'bert', valid to 2026-01-31 10:00 UTC
 //
-// Thread safety: any thread. A handshake reads a snapshot and waits for nobody: one of them
-// a second looks whether the file has changed, and the others do not wait for the disk.
+// Thread safety: any thread. Handshakes read a snapshot without blocking. One of them per
+// second checks whether the file has changed; the others do not wait for the disk.
 #pragma once
 
 #include <atomic>
@@ -25,27 +25,29 @@
 
 namespace syncline {
 
-// Capital hexadecimal digits of whole bytes without leading ones of 0, as
-// `openssl x509 -serial`, `certs show` and audit lines have them: 0A1B; colons between them
-// are left out. InvalidArgument for anything else.
+// Parses a serial number in hexadecimal, with or without colons. Returns upper-case
+// digits of whole bytes without leading zero bytes, such as 0A1B, as `openssl x509
+// -serial`, `certs show` and audit lines print it. Fails with InvalidArgument for
+// anything else.
 absl::StatusOr<std::string> ParseSerial(const std::string& text);
 
-// The serials of a file. InvalidArgument names the line that is wrong.
+// Returns the serials in a file. InvalidArgument names the wrong line.
 absl::StatusOr<std::set<std::string>> ParseRevoked(const std::string& contents);
 
 struct RevokedOptions {
   std::string path = {};         // empty: nothing is revoked
-  const Clock* clock = nullptr;  // outlives the list; null: the machine's
+  const Clock* clock = nullptr;  // null: the system's; must outlive the list
   Logger log = {};
 };
 
 class RevokedList {
  public:
-  // Failure::kUsage when the file cannot be read, or a line is wrong or does not end.
+  // Fails with Failure::kUsage when the file cannot be read, or a line is wrong or
+  // unfinished.
   static absl::StatusOr<std::unique_ptr<RevokedList>> Open(RevokedOptions options);
 
-  // By the file as it was within the last second. When it cannot be read any more, is not
-  // whole or empty, what it said last holds on, and the log says so.
+  // Uses the file's contents of at most a second ago. If the file is unreadable,
+  // truncated or empty, its last contents stay in force, and the log says so.
   bool Contains(const std::string& serial) ABSL_LOCKS_EXCLUDED(looking_);
 
  private:
@@ -67,8 +69,9 @@ class RevokedList {
 
   absl::Mutex looking_;
   WatchedFile file_;  // HasChanged needs looking_
-  // All that were ever read and differ from the one before: somebody may still be reading
-  // an old one. They come by hand, a few in the life of a process.
+  // All versions that were ever read and differ from their predecessor, since another
+  // thread may still read an old one. The file is edited by hand, so there are only a
+  // few.
   std::vector<std::unique_ptr<const Serials>> versions_ ABSL_GUARDED_BY(looking_);
 };
 

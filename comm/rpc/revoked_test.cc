@@ -21,7 +21,7 @@ using ::testing::HasSubstr;
 class Revoked : public ::testing::Test {
  protected:
   std::string Path() const { return folder_.File("revoked"); }
-  // As `certs revoke` does: a new file takes the place of the old one.
+  // Like `certs revoke`: a new file replaces the old one.
   void Write(const std::string& contents) const {
     std::ofstream(Path() + ".new") << contents;
     std::rename((Path() + ".new").c_str(), Path().c_str());
@@ -80,7 +80,7 @@ TEST_F(Revoked, AFileThatIsGoneOrDamagedGivesNothingBack) {
   EXPECT_FALSE((*list)->Contains("0A1B"));
 }
 
-// scp writes into the file that is there.
+// scp writes into the existing file.
 TEST_F(Revoked, AListThatIsBeingCopiedInPlaceGivesNothingBack) {
   const std::string whole = "# for people\n0A1B\nFF\n";
   Write(whole);

@@ -48,7 +48,7 @@ std::string What(Action action, const std::string& job) {
   return "do that";
 }
 
-// As `syncline certs issue` takes it.
+// Returns the options for `syncline certs issue`.
 std::string WhoMay(Action action, const std::string& job) {
   switch (action) {
     case Action::kAttachAsServer:

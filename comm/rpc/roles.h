@@ -1,4 +1,4 @@
-// What each role may do on the control plane.
+// Permissions of each role on the control plane.
 //
 //   |                    | server | worker  | operator | reader | coordinator |
 //   | attach as a server | yes    |         |          |        | yes (1)     |
@@ -8,10 +8,10 @@
 //   | change a job       |        |         | yes      |        |             |
 //   | report an exit     |        | own job | yes      |        |             |
 //
-// (1) `serve --role all` is both, with one certificate. A thief of the coordinator's key
-// gains nothing by it: to play the coordinator is worse.
+// (1) `serve --role all` is both, with one certificate. This gives a thief of the
+// coordinator's key nothing more: impersonating the coordinator is worse.
 //
-// Pure functions; from any thread.
+// Pure functions, callable from any thread.
 #pragma once
 
 #include <string>
@@ -32,9 +32,9 @@ enum class Action {
   kReportExit
 };
 
-// PermissionDenied (Failure::kUsage) says who tried what, which role may do it and how to
-// get its certificate. `job` is the one that is meant; of a status or server it is empty, and a
-// worker must be shown only its own.
+// Fails with PermissionDenied (Failure::kUsage). The message says who tried what, which
+// role is needed and how to get its certificate. `job`: the job that is accessed. Empty
+// for a status or a server; the caller must then show a worker only its own job.
 absl::Status CheckAllowed(const Identity& who, Action action, std::string_view job);
 
 }  // namespace syncline

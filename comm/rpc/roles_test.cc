@@ -9,7 +9,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// Rows: server, worker of job a, operator, reader, coordinator. The table of roles.h.
+// The table of roles.h. Columns: server, worker of job a, operator, reader, coordinator.
 TEST(Roles, MayDoWhatTheTableSays) {
   const Identity roles[] = {{Role::kServer},
                             {Role::kWorker, "a"},

@@ -15,7 +15,7 @@
 namespace syncline {
 namespace {
 
-// TLS on a host that is busy with much else.
+// Leaves time for TLS on a host that is busy.
 constexpr absl::Duration kShortestHandshake = absl::Seconds(5);
 
 absl::Status CheckExposure(const HostPort& listen, const TlsOptions& tls) {
@@ -37,23 +37,25 @@ void SetKeepalive(grpc::ServerBuilder& builder, const RpcTimeouts& timeouts) {
       static_cast<int>(absl::ToInt64Milliseconds(timeouts.keepalive_timeout)));
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
-  // Strangers who connect and prove nothing hold a file descriptor for so long.
+  // Limits how long an unknown peer can hold a file descriptor without proving its
+  // identity.
   builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS,
                              static_cast<int>(absl::ToInt64Milliseconds(std::max(
                                  timeouts.keepalive_interval, kShortestHandshake))));
-  // And those who have proved who they are, and then call nothing. Members have a stream.
+  // Closes connections of known peers that make no call. Members always have a stream.
   builder.AddChannelArgument(
       GRPC_ARG_MAX_CONNECTION_IDLE_MS,
       static_cast<int>(absl::ToInt64Milliseconds(timeouts.keepalive_timeout)));
-  // By default a server answers a client that pings more than every five minutes on an
-  // idle connection with GOAWAY "too_many_pings", which the client takes for a death.
+  // By default a server sends GOAWAY "too_many_pings" to a client that pings more often
+  // than every five minutes on an idle connection. The client would take this for a dead
+  // server.
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 10);
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_PING_STRIKES, 0);
 }
 
-// gRPC finds out how much it may have in flight by a ping after each message that comes:
-// twice the packets when there is nothing but heartbeats. A fixed window is enough for
-// the few large messages.
+// gRPC measures the bandwidth by a ping after each incoming message, which doubles the
+// packets if there are only heartbeats. A fixed window is enough for the few large
+// messages.
 void SetWindow(grpc::ServerBuilder& builder) {
   constexpr int kWindowBytes = 1 << 20;
   builder.AddChannelArgument(GRPC_ARG_HTTP2_BDP_PROBE, 0);
@@ -75,7 +77,8 @@ absl::StatusOr<RunningServer> StartServer(const ServerOptions& options) {
   SYNCLINE_ASSIGN_OR_RETURN(auto credentials, MakeServerCredentials(options.tls));
 
   grpc::EnableDefaultHealthCheckService(true);
-  // For people with grpcurl on this host; strangers need not know what there is.
+  // Reflection is for users of grpcurl on this host. Others need not know which services
+  // there are.
   if (IsLoopback(listen.host)) grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   grpc::ServerBuilder builder;
   SetKeepalive(builder, options.timeouts);

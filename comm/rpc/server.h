@@ -1,5 +1,5 @@
-// Server side of the control plane: one gRPC server with health service, reflection (on
-// loopback) and the keepalive permissions that the clients of comm/rpc/channel.h need.
+// Server side of the control plane: one gRPC server with a health service, reflection (on
+// loopback) and the keepalive permissions that clients of comm/rpc/channel.h need.
 //
 //   ServerOptions options;
 //   options.listen = "127.0.0.1:0";
@@ -30,31 +30,33 @@ namespace syncline {
 
 struct RunningServer {
   std::unique_ptr<grpc::Server> server;
-  // By which others come in; whoever lets them in says so there.
+  // Accepts the connections. Report admitted peers to it (FrontDoor::LetIn).
   std::shared_ptr<FrontDoor> door;
   int port = 0;
-  std::string address;  // host:port as listened on, with the real port
+  std::string address;  // HOST:PORT that it listens on, with the real port
 
-  // Lets calls finish until `grace` is over, then cancels them; returns when all handlers
-  // are done.
+  // Lets calls finish within `grace`, then cancels them. Returns when all handlers are
+  // done.
   void Shutdown(absl::Duration grace);
 };
 
 struct ServerOptions {
-  std::string listen = "127.0.0.1:7070";  // port 0 takes a free one
+  std::string listen = "127.0.0.1:7070";  // port 0: a free one
   TlsOptions tls;
   RpcTimeouts timeouts = RpcTimeouts::Default();
   std::vector<grpc::Service*> services;
-  // Somebody who had proved nothing, or called nothing, had to make room (front_door.h).
+  // Called when a connection without an authenticated call was closed to make room
+  // (front_door.h).
   std::function<void(const std::string& source)> on_crowded = [](const std::string&) {};
-  // It listens, and nobody has been taken in yet.
+  // Called once it listens, before it accepts connections.
   std::function<void(const RunningServer& running)> on_listening =
       [](const RunningServer&) {};
   Logger log = {};
 };
 
-// Errors: Failure::kPortInUse (names the address and the fix); Failure::kUsage for a
-// listener beyond loopback without TLS and without `insecure`, and for wrong TLS files.
+// Fails with Failure::kPortInUse (names the address, with advice), and with
+// Failure::kUsage for a listener beyond loopback without TLS and without `insecure`, or
+// for wrong TLS files.
 absl::StatusOr<RunningServer> StartServer(const ServerOptions& options);
 
 }  // namespace syncline

@@ -34,7 +34,8 @@ absl::Status Ping(const std::shared_ptr<grpc::Channel>& channel) {
   const grpc::Slice empty("");
   grpc::ByteBuffer request(&empty, 1);
   grpc::ByteBuffer response;
-  // Over a queue of its own: a callback would run on a thread of gRPC, which hands it over unseen by ThreadSanitizer.
+  // Uses a queue of its own: a callback would run on a thread of gRPC, which
+  // ThreadSanitizer cannot see.
   grpc::CompletionQueue answers;
   grpc::Status status;
   const auto call =
@@ -66,7 +67,7 @@ TEST(RpcServer, AnswersTheHealthCheckOnTheBoundPort) {
   running->Shutdown(absl::Seconds(1));
 }
 
-// As `grpc.health.v1.Health` says it: a standby serves nobody.
+// By `grpc.health.v1.Health`, a standby does not serve.
 TEST(RpcServer, OfSeveralTheOneThatServesIsChosen) {
   auto standby = StartServer(LoopbackOptions());
   auto leader = StartServer(LoopbackOptions());
@@ -95,7 +96,7 @@ TEST(RpcServer, OfSeveralTheOneThatServesIsChosen) {
     queue.Next(&tag, &ok);
     return context.peer();
   };
-  // On a machine that is slow enough nobody answers in time.
+  // On a very slow machine no server answers in time.
   const auto choice = [&](const std::string& wanted) {
     std::string peer;
     for (int i = 0; i < 20 && !absl::StrContains(peer, wanted); ++i) peer = peer_of(all);
@@ -105,17 +106,17 @@ TEST(RpcServer, OfSeveralTheOneThatServesIsChosen) {
   leader->Shutdown(absl::ZeroDuration());
   EXPECT_THAT(choice(standby->address), HasSubstr(standby->address))
       << "which says who leads";
-  EXPECT_THAT(peer_of("a:1,b"), HasSubstr("'b' is no address"));
+  EXPECT_THAT(peer_of("a:1,b"), HasSubstr("'b' is not an address"));
   standby->Shutdown(absl::ZeroDuration());
 }
 
-// Whoever was let in before would stay among those who wait.
+// A connection that was admitted earlier would stay among the waiting ones.
 TEST(RpcServer, TakesNobodyInBeforeItsServicesKnowTheDoor) {
   ServerOptions options = LoopbackOptions();
   absl::StatusOr<UniqueFd> early = absl::UnknownError("not asked");
   options.on_listening = [&](const RunningServer& running) {
     early = ConnectTo(*ParseHostPort(running.address), absl::Seconds(10));
-    // It would be a moment's work.
+    // The server would need only a moment.
     absl::SleepFor(absl::Milliseconds(50));
     EXPECT_EQ(running.door->waiting(), 0u);
   };
@@ -225,7 +226,8 @@ TEST_F(RpcTls, ClientsRefuseAServerOfAnotherCa) {
   EXPECT_FALSE(Connect(running->address, Identity("client")).ok());
 }
 
-// By its name and by its role: a CA's server certificate must not do for a coordinator.
+// Clients check both the name and the role: any server certificate of the CA must not do
+// for a coordinator.
 TEST_F(RpcTls, ClientsRefuseAnyoneButTheCoordinatorTheyDialled) {
   files_.MakeLeaf("elsewhere", "ca",
                   {.who = {Role::kCoordinator}, .hosts = {"192.0.2.7"}});
@@ -282,7 +284,7 @@ TEST_F(RpcTls, AServerServesNobodyWithoutACertificate) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("syncline certs init"));
 }
 
-// Without a restart, and without an end to what is connected.
+// The server is not restarted, and existing connections stay open.
 TEST_F(RpcTls, ServesReplacedCertificatesAndJudgesByTheNewCa) {
   ServerOptions options = LoopbackOptions();
   options.tls = Identity("server");
@@ -361,7 +363,8 @@ TEST_F(RpcTls, NamesTheFlagOfAWrongFile) {
   EXPECT_THAT(std::string(CheckTlsOptions(both).message()), HasSubstr("--insecure"));
   TlsOptions no_pem = Identity("server");
   no_pem.ca_file = "/dev/null";
-  EXPECT_THAT(std::string(CheckTlsOptions(no_pem).message()), HasSubstr("no PEM"));
+  EXPECT_THAT(std::string(CheckTlsOptions(no_pem).message()),
+              HasSubstr("is not a PEM file"));
 }
 
 }  // namespace

@@ -10,7 +10,7 @@
 namespace syncline {
 namespace {
 
-// google.rpc.Status by field number; Debian ships no generated code for it.
+// The fields of google.rpc.Status by number: Debian has no generated code for it.
 constexpr int kCodeField = 1;
 constexpr int kMessageField = 2;
 constexpr int kDetailsField = 3;
@@ -43,8 +43,8 @@ absl::Status FromGrpcStatus(const grpc::Status& status) {
   if (status.ok()) return absl::OkStatus();
   absl::Status result(static_cast<absl::StatusCode>(status.error_code()),
                       status.error_message());
-  // Details that do not parse come from a peer that is not ours: the code and message
-  // still stand.
+  // Details that cannot be parsed come from another program. Code and message are still
+  // valid.
   google::protobuf::UnknownFieldSet details;
   if (!details.ParseFromString(status.error_details())) return result;
   for (int i = 0; i < details.field_count(); ++i) {

@@ -1,6 +1,6 @@
-// absl::Status over gRPC. Code and message map one to one; payloads (comm/base/failure.h)
-// travel as the details of a google.rpc.Status, so that other gRPC tools can still read
-// them.
+// Carries absl::Status over gRPC. Code and message map one to one. Payloads
+// (comm/base/failure.h) become the details of a google.rpc.Status, which other gRPC tools
+// can read.
 #pragma once
 
 #include "absl/status/status.h"

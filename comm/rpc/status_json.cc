@@ -7,9 +7,9 @@
 #include "comm/base/status.h"
 #include "comm/base/step_phases.h"
 #include "comm/rpc/channel.h"
+#include "comm/rpc/coordinator_call.h"
 #include "comm/rpc/event_json.h"
 #include "comm/rpc/phases_proto.h"
-#include "comm/rpc/status.h"
 #include "nlohmann/json.hpp"
 #include "proto/coordinator.grpc.pb.h"
 
@@ -203,13 +203,11 @@ Json ToJson(const v1::JobStatus& job) {
           {"server_phases", ToList(job.server_phases())}};
 }
 
-absl::StatusOr<std::string> AskForStatus(const std::shared_ptr<grpc::Channel>& channel,
+absl::StatusOr<std::string> AskForStatus(const CoordinatorCaller& coordinator,
                                          absl::Duration timeout) {
-  grpc::ClientContext context;
-  SetDeadline(context, timeout);
-  v1::StatusReply reply;
-  SYNCLINE_RETURN_IF_ERROR(FromGrpcStatus(
-      v1::Coordinator::NewStub(channel)->Status(&context, v1::StatusRequest(), &reply)));
+  SYNCLINE_ASSIGN_OR_RETURN(
+      const v1::StatusReply reply,
+      coordinator.Call(&v1::Coordinator::Stub::Status, v1::StatusRequest(), timeout));
   return StatusAsJson(reply);
 }
 
@@ -222,17 +220,16 @@ std::string StatusAsJson(const v1::StatusReply& reply) {
                      {"servers", ToList(reply.servers())},
                      {"jobs", ToList(reply.jobs())},
                      {"events", ToList(reply.events())}};
-  // Names come from members: what is no UTF-8 must not end the process.
+  // Names come from members, so invalid UTF-8 must not end the process.
   return json.dump(2, ' ', false, Json::error_handler_t::replace);
 }
 
 absl::StatusOr<std::string> FetchStatusJson(const std::string& address,
                                             const TlsOptions& tls,
                                             absl::Duration timeout) {
-  SYNCLINE_ASSIGN_OR_RETURN(const auto channel,
-                            CreateChannel(address, tls, RpcTimeouts::Default()));
-  SYNCLINE_RETURN_IF_ERROR(WaitUntilConnected(*channel, address, tls, timeout));
-  return AskForStatus(channel, timeout);
+  SYNCLINE_ASSIGN_OR_RETURN(const CoordinatorCaller coordinator,
+                            CoordinatorCaller::Connect(address, tls, timeout));
+  return AskForStatus(coordinator, timeout);
 }
 
 std::optional<std::string> StatusJsonIfAnswered(const std::string& address,
@@ -241,7 +238,7 @@ std::optional<std::string> StatusJsonIfAnswered(const std::string& address,
   const auto channel = CreateChannel(address, tls, RpcTimeouts::Default());
   if (!channel.ok()) return std::nullopt;
   if (!(*channel)->WaitForConnected(DeadlineIn(timeout))) return std::nullopt;
-  absl::StatusOr<std::string> answer = AskForStatus(*channel, timeout);
+  absl::StatusOr<std::string> answer = AskForStatus(CoordinatorCaller(*channel), timeout);
   if (!answer.ok()) return std::nullopt;
   return *std::move(answer);
 }

@@ -1,5 +1,5 @@
-// The coordinator's status as JSON: what `syncline status --json` prints and the admin
-// port serves as /status, in one form.
+// The coordinator's status as JSON, as `syncline status --json` prints it and the admin
+// port serves it at /status.
 //
 //   {"build_version": "0.1.0", "uptime_seconds": 12.5, "failure_timeout_seconds": 10,
 //    "servers": [{"server": 0, "name": "host:17", "incarnation": 1, "shards": 1,
@@ -13,16 +13,17 @@
 //                           "step": 7, "bytes": 4096,
 //                           "waiting": false, "heartbeat_age_seconds": 0.1,
 //                           "phases": {"steps": 7, "seconds": {"compute": 0.5, ...}}}],
-//              "server_phases": [{"server": 0, "steps": 7, "seconds": {"hold": 0.1, ...}}]}]}
+//              "server_phases": [{"server": 0, "steps": 7,
+//                                 "seconds": {"hold": 0.1, ...}}]}]}
 //
-// A server whose connection broke has "lost_seconds", too: since when. So has one that is not
-// back yet at a coordinator that was started anew. One that "drains" is to end, and gets
-// nothing new.
+// A server whose connection broke also has "lost_seconds": the time since then. The same
+// holds for a server that has not returned yet to a restarted coordinator. A server that
+// "drains" will end, and receives nothing new.
 //
-// Phases (comm/base/step_phases.h) are sums so far: differences of two statuses say what a
-// step of late took.
+// Phases (comm/base/step_phases.h) are sums so far. The difference of two statuses gives
+// the time that recent steps took.
 //
-// Numbers are numbers; protobuf's own JSON writes 64-bit ones as strings.
+// All numbers are JSON numbers; protobuf's own JSON writes 64-bit numbers as strings.
 #pragma once
 
 #include <optional>
@@ -40,14 +41,14 @@ class StatusReply;
 
 std::string StatusAsJson(const v1::StatusReply& reply);
 
-// Asks the coordinator at `address`. Failure::kUnreachable when it does not answer within
-// `timeout`.
+// Fetches the status from the coordinator at `address`. Fails with Failure::kUnreachable
+// if it does not answer within `timeout`.
 absl::StatusOr<std::string> FetchStatusJson(const std::string& address,
                                             const TlsOptions& tls,
                                             absl::Duration timeout);
 
-// Nothing when it does not answer, for callers that do not ask why: to find that out takes
-// a while of its own.
+// Does the same, but returns nothing if the coordinator does not answer. For callers that
+// do not need the cause, since finding it takes additional time.
 std::optional<std::string> StatusJsonIfAnswered(const std::string& address,
                                                 const TlsOptions& tls,
                                                 absl::Duration timeout);

@@ -42,7 +42,7 @@ v1::StatusReply Sample() {
   v1::PhaseSums& phases = *member.mutable_phases();
   phases.set_steps(12);
   for (const double seconds : {0.5, -1.0, 0.25, 0.0, 0.0, 0.125, 9.0}) {
-    phases.add_seconds(seconds);  // one is no time, one of a later version
+    phases.add_seconds(seconds);  // one is not a time, one is of a later version
   }
   v1::ServerPhases& server_phases = *job.add_server_phases();
   server_phases.set_server(4);
@@ -141,7 +141,7 @@ TEST(StatusAsJson, SaysWhatAJobHasGotOver) {
   EXPECT_EQ(json["last"], "server 1 (b:17)");
 }
 
-// What the coordinator says and nobody is shown might as well not be said.
+// Everything that the coordinator reports must be shown.
 TEST(StatusAsJson, LeavesNothingOut) {
   v1::StatusReply reply;
   v1::JobStatus& job = *reply.add_jobs();
@@ -173,8 +173,9 @@ TEST(StatusAsJson, LeavesNothingOut) {
   expect_all(job.checkpoint(), json["jobs"][0]["checkpoint"]);
 }
 
-// One of everything that there may be several of, but for maps: Protobuf's thread-sanitizer layout of a map differs from
-// the installed library's, which reflection would use.
+// Fills every field, and adds one entry to each repeated field, except maps: in the
+// thread-sanitizer build, Protobuf's layout of a map differs from that of the installed
+// library, which reflection uses.
 void Fill(google::protobuf::Message& message) {
   const google::protobuf::Descriptor& type = *message.GetDescriptor();
   const google::protobuf::Reflection& fields = *message.GetReflection();
@@ -197,7 +198,8 @@ nlohmann::json StatusSchema() {
   return nlohmann::json::parse(file, nullptr, false);
 }
 
-// Names of fields, not values: those the integration tests compare, of jobs that run.
+// Compares names of fields, not values. The integration tests compare the values of
+// running jobs.
 void ExpectFits(const nlohmann::json& value, const nlohmann::json& said,
                 const std::string& where) {
   static const nlohmann::json all = StatusSchema();

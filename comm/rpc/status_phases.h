@@ -1,5 +1,5 @@
-// The phases of steps (comm/base/step_phases.h) as the status has them, and what a step of late
-// took of each.
+// Reads step phases (comm/base/step_phases.h) from a status, and computes the mean of
+// recent steps.
 //
 //   const auto mean = OfAStep(PhasesOf(before, kWorkerPhaseNames), PhasesOf(now, kWorkerPhaseNames));
 #pragma once
@@ -15,7 +15,7 @@
 
 namespace syncline {
 
-// Of a status; what is not there is zero.
+// Reads the phases of a status; missing ones are zero.
 template <size_t kPhases>
 PhaseSums<kPhases> PhasesOf(const nlohmann::json& json,
                             const std::array<const char*, kPhases>& names) {
@@ -25,7 +25,7 @@ PhaseSums<kPhases> PhasesOf(const nlohmann::json& json,
   return sums;
 }
 
-// Of one step, as a mean of those between the two.
+// Returns the mean of one step between two readings; nullopt if there was no step.
 template <size_t kPhases>
 std::optional<PhaseSums<kPhases>> OfAStep(const PhaseSums<kPhases>& first,
                                           const PhaseSums<kPhases>& last) {

@@ -1,9 +1,9 @@
-// The gRPC times that follow from the one timeout a user configures
+// Derives gRPC's timeouts from the one failure timeout that a user configures
 // (comm/base/timeouts.h).
 //
-// Keepalive only finds hosts and links that are gone: a process that hangs still answers
-// pings through its kernel and its gRPC threads, so heartbeats with progress decide about
-// those.
+// Keepalive only detects hosts and links that are gone. A process that hangs still
+// answers pings through its kernel and gRPC's threads; heartbeats with progress detect
+// that.
 #pragma once
 
 #include "absl/time/time.h"
@@ -12,14 +12,15 @@
 namespace syncline {
 
 struct RpcTimeouts {
-  absl::Duration keepalive_interval;  // a ping so often
-  absl::Duration keepalive_timeout;   // no answer for so long: the connection is dead
-  absl::Duration call;                // deadline of a unary call
+  absl::Duration keepalive_interval;  // time between pings
+  // a connection without an answer for this long is dead
+  absl::Duration keepalive_timeout;
+  absl::Duration call;  // deadline of a unary call
 
-  // A connection lives through every cut that ends nobody: silence is for links to judge
-  // (comm/rpc/control_link.h), keepalive only frees what was left behind. gRPC makes its
-  // timeout the kernel's too, for data that nobody acknowledges (TCP_USER_TIMEOUT).
-  // `call` is for a caller's SetDeadline.
+  // Connections survive every network cut that is too short to end a member. The control
+  // link judges silence (comm/rpc/control_link.h); keepalive only frees what was left
+  // behind. gRPC also uses its timeout as TCP_USER_TIMEOUT, for unacknowledged data.
+  // `call` is for SetDeadline.
   static RpcTimeouts From(const Timeouts& timeouts) {
     return {timeouts.connect_timeout, timeouts.failure_timeout,
             timeouts.control_deadline};

@@ -26,14 +26,14 @@ absl::Status Usage(const std::string& message) {
   return WithFailure(absl::InvalidArgumentError(message), Failure::kUsage);
 }
 
-// The text of a PEM file. An unset path is an empty text; a set one must be readable:
-// falling back to less security than was asked for is never right.
+// Reads a PEM file. An empty path gives an empty text. A set path must be readable: the
+// program must never fall back to less security than requested.
 absl::StatusOr<std::string> ReadPem(const std::string& path, absl::string_view flag) {
   if (path.empty()) return std::string();
   SYNCLINE_ASSIGN_OR_RETURN(std::string text, ReadTlsFile(path, flag));
   if (!absl::StrContains(text, "-----BEGIN ")) {
     return Usage(
-        absl::StrCat(flag, " '", path, "' is no PEM file; convert it with openssl"));
+        absl::StrCat(flag, " '", path, "' is not a PEM file; convert it with openssl"));
   }
   return text;
 }
@@ -49,7 +49,7 @@ absl::StatusOr<PemTexts> ReadAll(const TlsOptions& options) {
     return Usage("--insecure and --tls-* exclude each other; drop one of them");
   }
   if (!options.identities_file.empty() && !options.HasTls()) {
-    return Usage("--identities says whose certificates are whose; give --tls-* as well");
+    return Usage("--identities says to whom certificates belong; give --tls-* as well");
   }
   if (options.cert_file.empty() != options.key_file.empty()) {
     return Usage("--tls-cert and --tls-key belong together; give both");
@@ -71,7 +71,7 @@ absl::StatusOr<PemTexts> ReadAll(const TlsOptions& options) {
   return pem;
 }
 
-// Of a client: that the one who answers is the coordinator at the host that was dialled.
+// Checks for a client that the server is the coordinator at the dialled host.
 class CoordinatorVerifier final : public grpc::experimental::ExternalCertificateVerifier {
  public:
   CoordinatorVerifier(TlsOptions tls, std::string host)
@@ -82,7 +82,7 @@ class CoordinatorVerifier final : public grpc::experimental::ExternalCertificate
               grpc::Status* verdict) override {
     *verdict =
         ToGrpcStatus(Judge({request->peer_cert().data(), request->peer_cert().size()}));
-    return true;  // at once
+    return true;  // decided at once
   }
   void Cancel(grpc::experimental::TlsCustomVerificationCheckRequest*) override {}
 
@@ -99,7 +99,7 @@ class CoordinatorVerifier final : public grpc::experimental::ExternalCertificate
   const std::string host_;
 };
 
-// Certificates that are replaced are served within so many seconds.
+// Replaced certificates are used after at most this many seconds.
 constexpr unsigned kLookAgainSeconds = 1;
 
 }  // namespace
@@ -124,8 +124,7 @@ absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> MakeServerCredentials(
   if (pem.cert.empty() || pem.ca.empty()) {
     return Usage(
         "a server that has TLS needs all of --tls-cert, --tls-key and --tls-ca: it "
-        "serves "
-        "nobody who shows no certificate; `syncline certs init DIR` makes them");
+        "refuses clients without a certificate; `syncline certs init DIR` makes them");
   }
   grpc::experimental::TlsServerCredentialsOptions tls(
       std::make_shared<grpc::experimental::FileWatcherCertificateProvider>(

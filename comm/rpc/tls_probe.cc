@@ -25,17 +25,17 @@ namespace {
 using Context = std::unique_ptr<SSL_CTX, Freer<SSL_CTX_free>>;
 
 constexpr absl::string_view kSaysNothing =
-    "takes connections and says nothing; check that it is not stopped";
+    "accepts connections but sends nothing; check that it is not stopped";
 
-// The hosts that a certificate is for.
+// Returns the hosts for which a certificate is valid.
 std::string HostsOf(const CertificateFacts& facts) {
   std::vector<std::string> hosts = facts.names.hosts;
   hosts.insert(hosts.end(), facts.addresses.begin(), facts.addresses.end());
   return hosts.empty() ? "no host" : Printable(absl::StrJoin(hosts, ", "));
 }
 
-// A handshake over memory; the bytes go over the socket here, since OpenSSL's own way
-// would raise SIGPIPE in somebody else's process.
+// A TLS handshake over memory buffers. This class moves the bytes over the socket itself,
+// because OpenSSL's own way could raise SIGPIPE in the user's process.
 class Handshake {
  public:
   Handshake(int socket, const TlsOptions& tls)
@@ -56,15 +56,16 @@ class Handshake {
     ssl_.reset(SSL_new(context_.get()));
     from_peer_ = BIO_new(BIO_s_mem());
     to_peer_ = BIO_new(BIO_s_mem());
-    SSL_set_bio(ssl_.get(), from_peer_, to_peer_);  // takes both over
+    SSL_set_bio(ssl_.get(), from_peer_, to_peer_);  // takes ownership of both
   }
 
-  // True when it succeeded; reason() otherwise.
+  // Returns true on success. Otherwise reason() says why not.
   bool Connect(const std::string& host) {
     SSL_set_tlsext_host_name(ssl_.get(), host.c_str());
     return Drive([this] { return SSL_connect(ssl_.get()); });
   }
-  // Waits for the server's first byte. With TLS 1.3 it judges us after our handshake.
+  // Waits for the server's first byte. With TLS 1.3 the server judges the client only
+  // after the client's handshake.
   bool ReadOne() {
     char byte = 0;
     return Drive([this, &byte] { return SSL_read(ssl_.get(), &byte, 1); });
@@ -91,14 +92,14 @@ class Handshake {
   void Flush() {
     char* bytes = nullptr;
     const long size = BIO_get_mem_data(to_peer_, &bytes);
-    // A peer that is gone shows in the next read.
+    // If the peer is gone, the next read shows it.
     if (size > 0) send(socket_, bytes, static_cast<size_t>(size), MSG_NOSIGNAL);
     static_cast<void>(BIO_reset(to_peer_));
   }
 
   bool Fill() {
     std::array<char, 16384> bytes;
-    // A peer that trickles does not keep us.
+    // Limits the time even if the peer sends byte by byte.
     timed_out_ = clock_.Now() > kLongest;
     if (timed_out_) return false;
     const ssize_t got = recv(socket_, bytes.data(), bytes.size(), 0);
@@ -125,8 +126,9 @@ class Handshake {
   bool timed_out_ = false;
 };
 
-// Why the server does not take us in. gRPC's servers close without the alert that would
-// say so; then the likeliest cause, from what can be seen here.
+// Returns why the server refuses this client. gRPC's servers close the connection without
+// an alert that would say it. Then this is the likeliest cause that can be seen from
+// here.
 Diagnosis WhyItRefusesUs(Handshake& handshake, const TlsOptions& tls) {
   if (tls.cert_file.empty()) {
     return {"it asks for a certificate; give --tls-cert and --tls-key", true};
@@ -167,10 +169,10 @@ Diagnosis WhatIsWrongWith(X509& certificate, long verdict, const std::string& ho
   }
   if (!IsForHost(certificate, host)) {
     return {absl::StrCat(theirs, "is for ", HostsOf(facts), ", not for '", host,
-                         "'; dial one of those names, or have this one added"),
+                         "'; use one of those names, or have this one added"),
             true};
   }
-  // Anyone without a certificate hears that one is needed.
+  // A client without a certificate is told that it needs one.
   if (tls.cert_file.empty()) return {};
   const absl::Status is_coordinator = CheckIsCoordinator(facts.names, tls);
   return {std::string(is_coordinator.message()), true};
@@ -191,7 +193,7 @@ Diagnosis ProbeTls(int socket, const std::string& host, const TlsOptions& tls) {
     const Diagnosis wrong = WhatIsWrongWith(*theirs, verdict, host, tls);
     if (!wrong.cause.empty()) return wrong;
   }
-  // A server that is content and slow is not refused us.
+  // A server that accepts the client may just be slow; that is not a refusal.
   if (is_connected && (handshake.ReadOne() || handshake.timed_out())) return {};
   Diagnosis refused = WhyItRefusesUs(handshake, tls);
   refused.is_lasting &= theirs != nullptr;
@@ -210,21 +212,21 @@ absl::StatusOr<std::string> FetchAuthority(int socket, const std::string& host,
   handshake.Connect(host);
   const STACK_OF(X509)* const shown = SSL_get_peer_cert_chain(&handshake.ssl());
   if (shown == nullptr && handshake.timed_out()) {
-    return absl::UnavailableError(absl::StrCat("what answers there ", kSaysNothing));
+    return absl::UnavailableError(absl::StrCat("the server there ", kSaysNothing));
   }
   if (shown == nullptr) {
     return absl::UnavailableError(
-        "what answers there shows no certificate; check the port, and that `syncline "
-        "certs serve` listens on it");
+        "the server there shows no certificate; check the port, and that `syncline certs "
+        "serve` listens on it");
   }
   for (int i = 0; i < sk_X509_num(shown); ++i) {
     const X509* const certificate = sk_X509_value(shown, i);
     if (FingerprintOf(*certificate) == fingerprint) return ToPem(*certificate);
   }
   return absl::PermissionDeniedError(
-      "what answers there is not of the authority that the token or ca.crt names; "
-      "nothing of the token was said to it: check the address, and that token and "
-      "certificate are of this cluster");
+      "the server there has no certificate of the authority that the token or ca.crt "
+      "names; the token was not sent to it: check the address, and that token and "
+      "certificate belong to this cluster");
 }
 
 }  // namespace syncline

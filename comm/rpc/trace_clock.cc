@@ -6,10 +6,11 @@ namespace syncline {
 
 void WriteClock(const ControlLink& link, const TraceRecorder& recorder,
                 v1::TracePart& part) {
-  // The two are read one after the other: between them this thread may be stopped.
+  // The two clocks are read one after the other, and the thread may be interrupted in
+  // between.
   const int64_t before = recorder.Now();
   const auto coordinator = link.CoordinatorTime();
-  // The time of day is for files of other profilers, which go by it.
+  // The time of day is needed to compare with files of other profilers.
   const auto unix_time = std::chrono::system_clock::now().time_since_epoch();
   const int64_t after = recorder.Now();
   if (!coordinator) return;

@@ -1,5 +1,5 @@
-// How a member's recorder and the coordinator tell the time, for traces: whoever merges
-// spans of several members needs to know (docs/traces.md).
+// Records a member's clock and the coordinator's in a trace. Merging the spans of several
+// members needs both (docs/traces.md).
 #pragma once
 
 #include "comm/base/trace_recorder.h"
@@ -8,7 +8,8 @@
 
 namespace syncline {
 
-// Without an answer of the coordinator so far the part says nothing of its clock.
+// Writes both clocks into `part`. Omits the coordinator's clock if the coordinator has
+// not answered yet.
 void WriteClock(const ControlLink& link, const TraceRecorder& recorder,
                 v1::TracePart& part);
 

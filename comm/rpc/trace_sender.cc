@@ -9,11 +9,11 @@
 namespace syncline {
 namespace {
 
-// Some 100 KiB, which the coordinator's threads read in a millisecond.
+// About 100 KiB, which the coordinator's threads read in a millisecond.
 constexpr size_t kSpansPerPart = 8192;
 constexpr size_t kPartsAtOnce = 8;
-// A coordinator that is away takes nothing: the rest waits here, or finds no room.
-constexpr size_t kMostUnacknowledged = size_t{8} << 20;
+// While the coordinator is away, further spans wait in the recorder or are dropped.
+constexpr size_t kMaxUnacknowledged = size_t{8} << 20;
 
 }  // namespace
 
@@ -57,14 +57,15 @@ std::vector<v1::MemberMessage> TraceSender::Parts(uint64_t reached,
   absl::MutexLock lock(&mutex_);
   std::vector<v1::MemberMessage> parts;
   if (!is_under_way_) return parts;
-  // Decided before the spans are taken: what was recorded by the last call is all.
+  // This is decided before the spans are taken. The last call then takes everything that
+  // was recorded.
   const bool was_over = is_over_;
   is_over_ = (until_ > 0 && reached >= until_) || recorder_.Now() >= ends_at_ns_;
   const bool ends = reached == kNoStepComes || was_over;
   if (ends) recorder_.Close();
   bool is_empty = false;
   const bool is_clogged =
-      link != nullptr && link->UnacknowledgedBytes() > kMostUnacknowledged;
+      link != nullptr && link->UnacknowledgedBytes() > kMaxUnacknowledged;
   while (!is_clogged && parts.size() < kPartsAtOnce && !is_empty) {
     const auto taken = recorder_.Take(kSpansPerPart);
     is_empty = !taken;
@@ -104,7 +105,7 @@ std::string PackSpans(std::span<const TraceSpan> spans) {
 absl::StatusOr<std::vector<TraceSpan>> UnpackSpans(const std::string& packed) {
   v1::TraceSpans columns;
   if (!columns.ParseFromString(packed)) {
-    return absl::InvalidArgumentError("spans that are no message");
+    return absl::InvalidArgumentError("spans that cannot be parsed");
   }
   const int count = columns.begin_ns_size();
   const bool is_whole = columns.took_ns_size() == count && columns.step_size() == count &&
@@ -115,7 +116,8 @@ absl::StatusOr<std::vector<TraceSpan>> UnpackSpans(const std::string& packed) {
   spans.reserve(static_cast<size_t>(count));
   uint64_t begin = 0, step = 0;
   for (int i = 0; i < count; ++i) {
-    // Unsigned: what wraps around is no worse than another wrong value.
+    // Unsigned, so that it may wrap around: the result is no worse than any other wrong
+    // value.
     begin += static_cast<uint64_t>(columns.begin_ns(i));
     step += static_cast<uint64_t>(columns.step(i));
     const uint64_t took = columns.took_ns(i);

@@ -1,13 +1,13 @@
-// A member's side of a trace: takes the coordinator's orders, and says with its heartbeats
-// what its threads have recorded since (docs/adr/0030-traces.md).
+// A member's side of a trace: takes the coordinator's orders, and sends the recorded
+// spans with its heartbeats (docs/adr/0030-traces.md).
 //
 //   TraceSender sender(recorder);
 //   if (auto answer = sender.Take(order, first_step)) link.Send(*std::move(answer));
 //   ...
 //   for (auto& part : sender.Parts({.reached = step}, link)) link.Send(std::move(part));
 //
-// What is on its way to the coordinator at once is bounded: behind it wait messages that
-// steps need.
+// The amount of trace data in flight is bounded, since messages that steps need queue
+// behind it.
 //
 // Thread safety: any thread.
 #pragma once
@@ -31,21 +31,21 @@ class TraceSender {
  public:
   static constexpr uint64_t kNoStepComes = std::numeric_limits<uint64_t>::max();
 
-  // The recorder outlives it.
+  // `recorder` must outlive this object.
   explicit TraceSender(TraceRecorder& recorder) : recorder_(recorder) {}
 
-  // `first_step`: the first that this member would record from its beginning. The answer
-  // to the first order of a trace.
+  // Handles an order. Returns the answer to the first order of a trace. `first_step`: the
+  // first step that this member can record completely.
   std::optional<v1::MemberMessage> Take(const v1::TraceOrder& order, uint64_t first_step)
       ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // What was recorded, or some of it. `reached`: all steps before it are over here; what
-  // belongs to the last of them may still be recorded until the next call. The last part
-  // says that it is the last.
+  // Returns recorded spans, or a part of them. `reached`: all steps before it are
+  // finished on this member; spans of the last one may still be recorded until the next
+  // call. The last part is marked.
   std::vector<v1::MemberMessage> Parts(uint64_t reached, const ControlLink* link)
       ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // The job whose steps are recorded, or were and are still to be sent.
+  // Returns the job that is being recorded, or whose spans are still to be sent.
   std::optional<uint32_t> job() const ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
@@ -59,13 +59,13 @@ class TraceSender {
   uint32_t job_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t until_ ABSL_GUARDED_BY(mutex_) = 0;  // 0: not known yet
   int64_t ends_at_ns_ ABSL_GUARDED_BY(mutex_) = 0;
-  bool is_over_ ABSL_GUARDED_BY(mutex_) = false;  // at the last call
+  bool is_over_ ABSL_GUARDED_BY(mutex_) = false;  // it was over at the last call
 };
 
-// Spans as bytes on the wire, and back: a third of their size in memory.
+// Convert between spans and bytes for the wire, a third of their size in memory.
 std::string PackSpans(std::span<const TraceSpan> spans);
-// InvalidArgument for what PackSpans would not give: columns of different lengths, kinds
-// that are none.
+// Fails with InvalidArgument for bytes that PackSpans cannot produce: columns of
+// different lengths, unknown kinds.
 absl::StatusOr<std::vector<TraceSpan>> UnpackSpans(const std::string& packed);
 
 }  // namespace syncline

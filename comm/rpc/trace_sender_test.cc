@@ -64,7 +64,7 @@ TEST_F(TraceSenderTest, SaysTheLastPartOneCallAfterTheWindow) {
   EXPECT_FALSE(parts[0].trace_part().last());
   EXPECT_TRUE(track_->IsOpen(kJob));
   Add(11);  // a late one of the last step
-  Add(12);  // behind the window
+  Add(12);  // beyond the window
   const auto rest = Parts(13);
   ASSERT_EQ(rest.size(), 1u);
   EXPECT_EQ(rest[0].trace_part().spans(), 1u);

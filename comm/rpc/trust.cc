@@ -14,7 +14,7 @@
 namespace syncline {
 namespace {
 
-// The cluster in our own certificate, or none.
+// Returns the cluster in this process's certificate, or none.
 std::optional<Cluster> ClusterOf(const SubjectNames& names) {
   if (names.uris.size() != 1) return std::nullopt;
   const absl::StatusOr<Identity> own = ParseIdentityUri(names.uris[0]);
@@ -98,7 +98,7 @@ absl::StatusOr<Peer> Doorkeeper::PeerOf(const grpc::ServerContextBase& context) 
   const CertificatePtr certificate = ParseCertificate(own);
   if (certificate == nullptr) {
     return Denied(
-        "this coordinator serves nobody without a certificate; give --tls-cert and "
+        "this coordinator refuses clients without a certificate; give --tls-cert and "
         "--tls-key");
   }
   const CertificateFacts facts = FactsOf(*certificate);

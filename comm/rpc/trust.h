@@ -1,8 +1,8 @@
-// Whom this process believes on the control plane: the cluster of its own certificate, and
-// the names of --identities. Whether the peer's certificate is signed by --tls-ca is for
-// TLS to find out; this says who it is.
+// Decides which peers this process accepts on the control plane: members of the cluster
+// in its own certificate, and the names of --identities. TLS verifies that --tls-ca
+// signed the peer's certificate; this code determines the peer's identity.
 //
-// Thread safety: Trust is immutable. Doorkeeper may be asked from any thread.
+// Thread safety: any thread may call a Doorkeeper's methods.
 #pragma once
 
 #include <memory>
@@ -24,29 +24,30 @@ class ServerContextBase;
 
 namespace syncline {
 
-// Reads the own certificate and --identities. Failure::kUsage names the flag of a file
-// that is wrong.
+// Reads this process's certificate and --identities. Fails with Failure::kUsage, which
+// names the flag of the wrong file.
 absl::StatusOr<Acquaintances> LoadAcquaintances(const TlsOptions& tls);
 
-// Of clients: PermissionDenied unless these are a coordinator's, and of the own cluster.
+// Checks the coordinator for a client: fails with PermissionDenied unless the names are
+// those of a coordinator of the same cluster.
 absl::Status CheckIsCoordinator(const SubjectNames& names, const TlsOptions& tls);
 
-// The other end of a call.
+// The peer of a call.
 struct Peer {
-  std::optional<Identity> identity = {};      // none: plain text, where anyone may do all
-  std::string serial = {};                    // of its certificate, hexadecimal
-  absl::Time until = absl::InfiniteFuture();  // when that ends
+  std::optional<Identity> identity = {};  // none: plain text, which permits everything
+  std::string serial = {};                // serial number of the certificate, hexadecimal
+  absl::Time until = absl::InfiniteFuture();  // end of the certificate's validity
   std::string address = {};                   // "ipv4:10.0.0.7:41234"
-  std::shared_ptr<PeerProof> proof = {};      // of its certificate; null: plain text
+  std::shared_ptr<PeerProof> proof = {};  // proof of the certificate; null: plain text
 };
 
-// Of the coordinator.
+// Identifies the coordinator's peers.
 class Doorkeeper {
  public:
-  // Failure::kUsage when the own certificate is no coordinator's.
+  // Fails with Failure::kUsage when this process's certificate is not a coordinator's.
   static absl::StatusOr<std::unique_ptr<Doorkeeper>> Create(const TlsOptions& tls);
 
-  // PermissionDenied when the peer's certificate has no role here.
+  // Fails with PermissionDenied when the peer's certificate has no role here.
   absl::StatusOr<Peer> PeerOf(const grpc::ServerContextBase& context) const;
 
  private:

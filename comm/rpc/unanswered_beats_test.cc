@@ -17,8 +17,9 @@ TEST(UnansweredBeats, NobodyIsSilentBeforeBeingAsked) {
   EXPECT_EQ(beats.Silence(At(200)), absl::ZeroDuration());
 }
 
-// A member that counted from the last answer stopped dialling when a late one came
-// through, and was dropped while TCP still waited to repeat its heartbeats.
+// The silence must count from the oldest unanswered heartbeat. If it counted from the
+// last answer, a late answer would end the dialling, and the member would be dropped
+// while TCP still waits to repeat its heartbeats.
 TEST(UnansweredBeats, ALateAnswerToAnOldOneDoesNotBeginTheSilenceAnew) {
   UnansweredBeats beats;
   for (int second = 1; second <= 5; ++second) beats.Sent(At(second));

@@ -1,4 +1,4 @@
-// Which versions of gRPC and protobuf this process runs with.
+// Versions of gRPC and protobuf that this process uses.
 #pragma once
 
 #include <string>

@@ -1,11 +1,11 @@
-// Whether a file has changed, for those who go by what it said within the last second.
+// Detects changes of a file, for code that uses its contents of at most a second ago.
 //
 //   if (file_.IsDue() && looking_.TryLock()) {
 //     if (file_.HasChanged()) Read();
 //     looking_.Unlock();
 //   }
 //
-// Thread safety: IsDue from any thread; HasChanged from one at a time.
+// Thread safety: any thread may call IsDue; one at a time may call HasChanged.
 #pragma once
 
 #include <atomic>
@@ -21,20 +21,21 @@ namespace syncline {
 
 class WatchedFile {
  public:
-  // `clock` outlives it; null: the machine's.
+  // A null `clock` means the system's; otherwise it must outlive this object.
   WatchedFile(std::string path, const Clock* clock)
       : path_(std::move(path)), given_clock_(clock) {}
 
   const std::string& path() const { return path_; }
 
-  // Whether nobody has looked for a second.
+  // Returns true if the last look was at least a second ago.
   bool IsDue() const;
 
-  // Looks. True when it is not what it was at the last look, the first time always.
+  // Looks at the file. Returns true when it differs from the last look, and the first
+  // time.
   bool HasChanged();
 
  private:
-  // Changes with the file: inode, bytes, time of the last change.
+  // Changes when the file changes: inode, size, time of the last change.
   using Stamp = std::tuple<uint64_t, int64_t, int64_t, int64_t>;
 
   absl::Duration Now() const;

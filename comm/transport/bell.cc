@@ -17,7 +17,7 @@ namespace {
 
 struct BellAddress {
   explicit BellAddress(uint64_t name) {
-    // A name that begins with a zero byte lives in the kernel only (unix(7), abstract
+    // A name that begins with a zero byte exists in the kernel only (unix(7), abstract
     // sockets).
     const std::string text =
         absl::StrCat("syncline-bell-", absl::Hex(name, absl::kZeroPad16));

@@ -1,11 +1,11 @@
-// Wakes a sleeping process of this host: a datagram socket that is known by a random
-// number.
+// A Bell wakes a sleeping process of this host. It is a datagram socket whose name is a
+// random number.
 //
-// Anybody on the host may ring; a ring says no more than "look again". Nothing is left
-// behind in the file system. Processes that share memory but no network namespace do not
-// hear each other: a sleeper must look by itself now and then.
+// Any process on the host may ring; a ring only means "look again". Nothing is left
+// behind in the file system. Processes that share memory but not a network namespace
+// cannot ring each other's bells, so a sleeper must also look by itself now and then.
 //
-// Thread safety: a Ringer any thread, a Bell one thread.
+// Thread safety: any thread may use a Ringer; one thread, a Bell.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +25,7 @@ class Bell {
 
   uint64_t name() const { return name_; }
 
-  // Readable after a ring, until Hush().
+  // The descriptor is readable after a ring, until Hush().
   int fd() const { return fd_; }
   void Hush();
 
@@ -44,7 +44,7 @@ class Ringer {
   Ringer(const Ringer&) = delete;
   Ringer& operator=(const Ringer&) = delete;
 
-  // Does nothing when there is no such bell, or it rings already.
+  // Does nothing if there is no such bell or it is ringing already.
   void Ring(uint64_t name) const;
 
  private:

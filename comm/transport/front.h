@@ -1,12 +1,13 @@
-// Which block is next in front: all blocks before it have had their message of this step.
-// The next forward waits for that one, and for none that comes behind a gap, since backward
-// goes from the last block to the first and forward the other way.
+// Front knows which block the next forward pass waits for. Forward goes from the first
+// block to the last, and backward the other way. The next forward pass therefore waits
+// for the first block that lacks its message of this step, and gains nothing from a block
+// behind it.
 //
-// Thread safety: none.
-//
-//   front.Expect(block, first_step);            // for all that will have messages
+//   front.Expect(block, first_step);            // for each block that will have messages
 //   if (front.IsNext(block, step)) SendFirst();
 //   front.Sent(block, step);
+//
+// Thread safety: none.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +19,7 @@ namespace syncline {
 
 class Front {
  public:
-  // Its next message is of that step.
+  // Says that the next message of the block is that of `step`.
   void Expect(uint32_t block, uint64_t step) {
     Forget(block);
     steps_[block] = step;
@@ -32,7 +33,8 @@ class Front {
     steps_.erase(found);
   }
 
-  // Blocks that stay at another step, as frozen ones do, are not waited for.
+  // Returns true if all blocks before this one have had their message of `step`. Blocks
+  // that are at another step, such as frozen ones, do not count.
   bool IsNext(uint32_t block, uint64_t step) const {
     const auto first = expected_.lower_bound({step, 0});
     return first == expected_.end() || first->first != step || first->second >= block;

@@ -1,6 +1,8 @@
-// What of a payload can be lent to a process of the same host, and what has to travel with
-// the loan since it lies somewhere else: headers of values that a program has in lendable
-// memory.
+// Splits a payload into the part that can be lent to a process of the same host and the
+// part that must travel with the loan, because it lies elsewhere. The latter are headers
+// of values that a program has in lendable memory.
+//
+// Thread safety: pure functions.
 #pragma once
 
 #include <cstddef>
@@ -10,17 +12,18 @@
 
 namespace syncline {
 
-// As long as the headers of the tiles of a block.
+// Enough for the headers of all tiles of a block.
 inline constexpr size_t kMaxLentHeadBytes = 1024;
 
 struct LentParts {
   Payload head = {};
-  ByteView body = {};  // of the slices after it
+  ByteView body = {};  // the bytes of the slices after the head, contiguous
 };
 
-// The longest run of bytes at the end of the payload, and all before it. Slices of the run
-// have owners, which alone can keep lent memory from being used again. Nothing where there
-// is no such run, or too much before it.
+// Returns the longest contiguous run of bytes at the end of the payload, and everything
+// before it. Only slices with an owner belong to the run: only an owner can keep lent
+// memory from being used again. Returns nothing if there is no such run, or if more than
+// kMaxLentHeadBytes precede it.
 std::optional<LentParts> PartsToLend(const Payload& payload);
 
 }  // namespace syncline

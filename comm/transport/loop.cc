@@ -8,7 +8,7 @@
 namespace syncline {
 namespace {
 
-// Sleeps for which a loop stays away from spinning after it was preempted.
+// Number of sleeps without spinning after a preemption.
 constexpr int kCautiousSleeps = 64;
 
 int64_t PreemptionsOfThisThread() {
@@ -23,7 +23,7 @@ class TransportLoop::Spinner {
  public:
   Spinner(const Clock& clock, absl::Duration spin) : clock_(clock), spin_(spin) {}
 
-  // True when something happened while spinning.
+  // Returns true if something happened while spinning.
   bool Spin(Transport& transport, const std::atomic<bool>& interrupt) {
     if (!MaySpin()) return false;
     const absl::Duration until = clock_.Now() + spin_;
@@ -90,8 +90,8 @@ bool TransportLoop::Add(Task task) {
   return true;
 }
 
-// The loop takes all that was posted at once. Under the lock, because the transport goes
-// away under it.
+// One wake-up is enough, because the loop takes all posted tasks at once. Needs the lock,
+// under which the transport is removed.
 void TransportLoop::WakeOnce() {
   if (transport_ != nullptr && !std::exchange(is_woken_, true)) transport_->Wake();
 }
@@ -140,7 +140,7 @@ void TransportLoop::Loop(Transport& transport) {
     busy |= RunTimers(transport);
     if (busy) continue;
     if (spinner.Spin(transport, has_posted_)) continue;
-    // A Post from here on has woken the transport, so that this returns at once.
+    // A Post from here on wakes the transport, so that Wait returns at once.
     transport.Wait(UntilNextTimer());
   }
   RunPosted(transport);

@@ -1,15 +1,16 @@
-// The thread that a Transport lives on: it makes the transport, runs it, and destroys it.
+// TransportLoop is the thread that a Transport belongs to. It makes the transport, runs
+// it, and destroys it.
 //
-// It spins for a moment after the last event, because the answer to a small message comes
-// within microseconds, and then sleeps until something arrives, is posted, or a timer is
-// due. A thread that the system preempts while it spins takes the time from the very
-// process it waits for: it sleeps at once for a while then.
+// The thread spins briefly after the last event, because the answer to a small message
+// comes within microseconds. Then it sleeps until something arrives, a task is posted, or
+// a timer is due. If the system preempts the thread while it spins, it may be taking the
+// CPU from the process that it waits for; for a while it then sleeps without spinning.
 //
-// Waking a thread costs more than a small message: PostQuietly leaves a task for the next
-// time that the loop is awake, Wake ends the wait.
+// Waking a thread costs more than a small message. PostQuietly leaves a task for the next
+// time that the loop is awake; Wake runs it now.
 //
-// Thread safety: all of its functions may be called from any thread; everything that is
-// posted, all timers and all callbacks of the transport run on the loop thread.
+// Thread safety: any thread may call any method. Posted tasks, timers and all callbacks
+// of the transport run on the loop thread.
 //
 //   auto create = [&] { return CreateUcxTransport(options, receiver); };
 //   auto loop = TransportLoop::Start(create, {});
@@ -38,7 +39,7 @@
 namespace syncline {
 
 struct TransportLoopOptions {
-  // How long the loop looks for more before it sleeps. Zero never spins.
+  // How long the loop looks for more events before it sleeps. Zero: it never spins.
   absl::Duration spin = absl::Microseconds(20);
 };
 
@@ -47,28 +48,28 @@ class TransportLoop {
   using Task = std::function<void(Transport&)>;
   using Factory = std::function<absl::StatusOr<std::unique_ptr<Transport>>()>;
 
-  // Runs `factory` on the new thread; its error is returned.
+  // Starts the thread and runs `factory` on it. Returns the factory's error if it fails.
   static absl::StatusOr<std::unique_ptr<TransportLoop>> Start(
       Factory factory, TransportLoopOptions options);
-  // Stops.
+  // Calls Stop().
   ~TransportLoop();
 
-  // Runs `task` once, in the order of posting. False when the loop is stopping: it will
-  // not run.
+  // Runs `task` once; tasks run in the order of posting. Returns false if the loop is
+  // stopping and will not run it.
   bool Post(Task task) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // As Post, but a loop that sleeps is not woken: `task` runs with whatever comes next, a
+  // Does the same without waking a loop that sleeps: `task` runs with the next event, a
   // timer at the latest.
   bool PostQuietly(Task task) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Runs what was posted quietly now.
+  // Wakes the loop if posted tasks wait.
   void Wake() ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Runs `task` every `period`, first one period from now, until Stop. A late loop skips
-  // what it missed.
+  // Runs `task` every `period`, for the first time one period from now, until Stop. If
+  // the loop is late, it skips the runs that it missed.
   bool Every(absl::Duration period, Task task);
 
-  // Runs what was posted before, then destroys the transport and ends the thread. Not
-  // from the loop thread. The second call does nothing.
+  // Runs the tasks that were posted before, destroys the transport and ends the thread.
+  // Must not be called from the loop thread. A second call does nothing.
   void Stop() ABSL_LOCKS_EXCLUDED(mutex_);
 
   const std::string& address() const { return address_; }
@@ -80,7 +81,7 @@ class TransportLoop {
     Task task;
   };
 
-  // Spins only while nobody else wants the core.
+  // Spins only while no other thread needs the core.
   class Spinner;
 
   explicit TransportLoop(TransportLoopOptions options) : options_(options) {}
@@ -100,14 +101,15 @@ class TransportLoop {
 
   absl::Mutex mutex_;
   bool ready_ ABSL_GUARDED_BY(mutex_) = false;  // the factory has answered
-  Transport* transport_ ABSL_GUARDED_BY(mutex_) =
-      nullptr;  // null before and after its life
+  // Null before the transport exists and after it is destroyed.
+  Transport* transport_ ABSL_GUARDED_BY(mutex_) = nullptr;
   std::vector<Task> posted_ ABSL_GUARDED_BY(mutex_);
-  bool is_woken_ ABSL_GUARDED_BY(mutex_) = false;  // for what was posted
-  std::atomic<bool> has_posted_ = false;           // so that an empty queue costs no lock
+  // Wake() was called for the posted tasks.
+  bool is_woken_ ABSL_GUARDED_BY(mutex_) = false;
+  std::atomic<bool> has_posted_ = false;  // makes the check of an empty queue lock-free
   std::atomic<bool> stopping_ = false;
 
-  std::vector<Timer> timers_;  // of the loop thread
+  std::vector<Timer> timers_;  // used by the loop thread only
 };
 
 }  // namespace syncline

@@ -112,7 +112,7 @@ TEST(TransportLoop, ManyThreadsMayPostWhileItSleepsAndWakes) {
   QuietTransport::Counts counts;
   auto loop = StartQuiet(counts, {.spin = absl::ZeroDuration()});
   constexpr int kThreads = 4, kPosts = 5000;
-  int ran = 0;  // of the loop thread
+  int ran = 0;  // used by the loop thread only
   absl::Notification all;
   std::vector<std::thread> threads;
   for (int t = 0; t < kThreads; ++t) {
@@ -132,8 +132,8 @@ TEST(TransportLoop, ManyThreadsMayPostWhileItSleepsAndWakes) {
 TEST(TransportLoop, IsNotWokenForWhatIsPostedQuietly) {
   QuietTransport::Counts counts;
   auto loop = StartQuiet(counts, {.spin = absl::ZeroDuration()});
-  std::vector<int> order;  // of the loop thread
-  loop->Wake();            // for nothing
+  std::vector<int> order;  // used by the loop thread only
+  loop->Wake();            // nothing was posted
   for (int i = 0; i < 3; ++i) {
     EXPECT_TRUE(loop->PostQuietly([&, i](Transport&) { order.push_back(i); }));
   }
@@ -200,7 +200,8 @@ TEST(TransportLoop, SleepsWhenThereIsNothingToDo) {
   });
   done.WaitForNotification();
   loop->Stop();
-  // One sleep per timer, and a few to start and stop; each after at most a spin.
+  // One sleep for each timer, and a few at the start and the end, each after at most one
+  // spin.
   EXPECT_LE(counts.waits, 40);
 }
 

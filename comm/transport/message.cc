@@ -11,11 +11,11 @@
 namespace syncline {
 namespace {
 
-// The struct is the wire format as it stands: no byte is swapped anywhere.
+// The memory layout of the struct is the wire format; no bytes are swapped.
 static_assert(std::endian::native == std::endian::little);
 static_assert(offsetof(MessageHeader, header_crc) == kMessageHeaderBytes - 4);
 
-// Flows of blocks' averages and state: those of their views are below.
+// First flow of the averages and state of blocks. The flows of their views are below it.
 constexpr uint64_t kAsideFlows = uint64_t{1} << 33;
 
 constexpr size_t kCheckedBytes = offsetof(MessageHeader, header_crc);
@@ -67,7 +67,7 @@ Traffic TrafficOf(const MessageHeader& header, size_t payload_bytes, TrafficClas
     case MessageKind::kWelcome:
       return {.traffic_class = TrafficClass::kControl};
     case MessageKind::kBackupHello:
-    case MessageKind::kRecord:  // numbered, and right behind their hello
+    case MessageKind::kRecord:  // pieces are numbered, and follow their hello
       return {.traffic_class = TrafficClass::kBackground};
     case MessageKind::kRecordAck:
       return {.traffic_class = TrafficClass::kControl};
@@ -98,7 +98,8 @@ absl::StatusOr<MessageHeader> ParseHeader(ByteView bytes) {
   if (header.magic != kMessageMagic) {
     return absl::InvalidArgumentError("not a Syncline message: wrong magic");
   }
-  // Before the version, because a damaged header says nothing about the sender's version.
+  // The CRC is checked before the version, because a damaged header says nothing about
+  // the sender's version.
   if (header.header_crc != Crc32c(bytes.first(kCheckedBytes))) {
     return absl::InvalidArgumentError("damaged message header: CRC does not match");
   }

@@ -95,7 +95,7 @@ TEST(Message, EveryRefuseCodeHasItsOwnName) {
     names.insert(RefuseCodeName(static_cast<RefuseCode>(code)));
   }
   EXPECT_EQ(names.size(),
-            11u);  // ten codes and the name of what this build does not know
+            11u);  // ten codes, and the name of an unknown one
 }
 
 }  // namespace

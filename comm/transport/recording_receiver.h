@@ -1,4 +1,4 @@
-// A Receiver that keeps what arrives, for tests.
+// A Receiver that records what arrives, for tests.
 #pragma once
 
 #include <functional>

@@ -9,7 +9,7 @@
 namespace syncline {
 namespace {
 
-// The next `bytes` of what is left of the message.
+// Takes the next `bytes` of the rest of the message.
 std::vector<ByteView> Cut(SendQueue::Message& message, size_t bytes) {
   std::vector<ByteView> views;
   message.given_bytes += bytes;
@@ -49,7 +49,8 @@ const char* TrafficClassName(TrafficClass traffic_class) {
 void SendQueue::Push(const Traffic& traffic, Outgoing outgoing, absl::Duration now) {
   SYNCLINE_CHECK(outgoing.header.size() <= kMessageHeaderBytes);
   Flow& flow = flows_[traffic.flow];
-  // Behind those that wait, whatever its own class: with floors no class is always first.
+  // A message goes behind the waiting messages of its flow, into their lane, whatever its
+  // own class. Otherwise it could overtake them, because no class always goes first.
   if (flow.messages == 0) flow.lane = static_cast<size_t>(traffic.traffic_class);
   ++flow.messages;
   Message& message = lanes_[flow.lane].messages.emplace_back();
@@ -64,7 +65,8 @@ void SendQueue::Push(const Traffic& traffic, Outgoing outgoing, absl::Duration n
   ++waiting_;
 }
 
-// The first class that has a message, unless one behind has been promised a piece by now.
+// Returns the first class that has a message, unless a later class has earned enough
+// credit for its next piece.
 size_t SendQueue::Choose(size_t piece_bytes) const {
   size_t first = 0;
   while (lanes_[first].messages.empty()) ++first;
@@ -76,7 +78,7 @@ size_t SendQueue::Choose(size_t piece_bytes) const {
   return first;
 }
 
-// What a lane sent counts for those behind that wait.
+// Gives credit for the sent bytes to the later lanes in which messages wait.
 void SendQueue::Credit(size_t sender, size_t bytes) {
   lanes_[sender].credit -= std::min<uint64_t>(lanes_[sender].credit, bytes);
   for (size_t lane = 0; lane < lanes_.size(); ++lane) {
@@ -84,7 +86,7 @@ void SendQueue::Credit(size_t sender, size_t bytes) {
     if (lanes_[lane].messages.empty()) {
       credit = 0;
     } else if (lane > sender) {
-      // A longer promise would become a burst.
+      // Without this limit the credit could grow into a long burst.
       credit = std::min<uint64_t>(credit + (bytes + kFloor - 1) / kFloor,
                                   kMaxMessagePayloadBytes);
     }

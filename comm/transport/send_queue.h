@@ -1,10 +1,11 @@
-// What waits to be sent on one connection, by class (traffic.h), and what goes next: a piece
-// of a message of the first class that has one. Each class behind gets a sixteenth of what
-// goes before it, so that none starves. Pieces are short where the way is slow, so that
-// what is urgent waits for the end of a piece, not of a block.
+// A SendQueue holds the messages that wait to be sent on one connection, by class
+// (traffic.h), and decides what goes next. Pop returns a piece of a message of the first
+// class that has one. So that no class starves, each class gets a sixteenth of the bytes
+// of each class before it. On a slow link pieces are short: an urgent message then waits
+// for the end of a piece, not of a whole block.
 //
-// The messages of a class follow each other, so at most one of each class is cut at any
-// time, which bounds what a receiver holds.
+// Messages of the same class are sent one after the other. At any time at most one
+// message of each class is partly sent, which bounds the memory of the receiver.
 //
 // Pure; no thread safety.
 //
@@ -30,7 +31,7 @@ namespace syncline {
 
 class SendQueue {
  public:
-  // What a lower class gets of the bytes of each class before it.
+  // A class gets 1/kFloor of the bytes of each class before it.
   static constexpr uint64_t kFloor = 16;
 
   struct Outgoing {
@@ -47,8 +48,8 @@ class SendQueue {
     uint64_t flow = Traffic::kOneFlow;
     absl::Duration pushed_at = {};
     size_t payload_bytes = 0;
-    size_t given_bytes = 0;  // of the payload, in pieces
-    // Where the rest begins.
+    size_t given_bytes = 0;  // bytes of the payload that Pop has given out
+    // The slice, and the offset in it, at which the rest begins.
     size_t slice = 0;
     size_t slice_offset = 0;
 
@@ -59,41 +60,44 @@ class SendQueue {
 
   struct Piece {
     TrafficClass traffic_class = TrafficClass::kOther;
-    // The message's header goes before the piece, which is its first.
+    // True for the first piece of a message. The message's header precedes it.
     bool begins = false;
     std::array<std::byte, kMessageHeaderBytes> header_bytes;
     size_t header_size = 0;
     size_t message_payload_bytes = 0;
-    std::vector<ByteView> payload = {};  // in memory of the message
+    std::vector<ByteView> payload = {};  // views into the message's memory
     size_t payload_bytes = 0;
-    // The last one of its message, which comes with it: its memory must stay until
-    // this piece and those before it are out.
+    // Set in the last piece of a message: the message itself. Its memory must be kept
+    // until this piece and those before it are sent.
     std::optional<Message> ended = std::nullopt;
 
     ByteView header() const { return {header_bytes.data(), header_size}; }
-    // Of the message that it is a piece of.
+    // Returns the bytes of the message in this piece: the payload, and the header if it
+    // begins.
     size_t bytes() const { return (begins ? header_size : 0) + payload_bytes; }
   };
 
   void Push(const Traffic& traffic, Outgoing message, absl::Duration now);
 
   bool empty() const { return waiting_ == 0; }
-  // What must not wait for anything waits.
+  // Returns true if a message of kControl waits.
   bool has_control() const { return !lanes_[0].messages.empty(); }
-  // REQUIRES: !empty(), piece_bytes > 0.
+  // Returns the next piece, of at most `piece_bytes` of payload. REQUIRES: !empty() and
+  // piece_bytes > 0.
   Piece Pop(size_t piece_bytes);
 
-  // Not in a piece yet.
+  // Bytes that no piece has contained yet.
   const BytesByClass& queued_bytes() const { return queued_bytes_; }
   uint64_t total_queued_bytes() const;
 
-  // Forgets all.
+  // Removes all messages, and appends their `done` callbacks to `pending` without calling
+  // them.
   void Clear(std::vector<SendDone>& pending);
 
  private:
   struct Lane {
     std::deque<Message> messages;
-    uint64_t credit = 0;  // bytes that it may send before the classes before it
+    uint64_t credit = 0;  // bytes that it may send ahead of earlier classes
   };
   struct Flow {
     size_t lane = 0;
@@ -105,7 +109,7 @@ class SendQueue {
   void Leave(uint64_t flow);
 
   std::array<Lane, kTrafficClasses> lanes_;
-  std::unordered_map<uint64_t, Flow> flows_;  // that wait
+  std::unordered_map<uint64_t, Flow> flows_;  // with waiting messages
   BytesByClass queued_bytes_ = {};
   size_t waiting_ = 0;  // messages
 };

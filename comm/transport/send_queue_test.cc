@@ -23,7 +23,8 @@ void Push(SendQueue& queue, const Traffic& traffic, const std::string& name,
   queue.Push(traffic, {Bytes(name), {Slice::Of(Buffer::Allocate(bytes))}, nullptr}, {});
 }
 
-// "name+100" for the first piece of a message, "class+100" for another, "." at its end.
+// Pops a piece and describes it: "name+100" for the first piece of a message, "class+100"
+// for another one, with "." at the message's end.
 std::string Next(SendQueue& queue, size_t piece_bytes = kPiece) {
   const SendQueue::Piece piece = queue.Pop(piece_bytes);
   const std::string header(reinterpret_cast<const char*>(piece.header().data()),
@@ -65,7 +66,7 @@ TEST(SendQueue, AFlowStaysInOrderWhateverItsClasses) {
   Push(queue, Traffic::OfBlock(TrafficClass::kControl, 5), "ack", 0);
   EXPECT_THAT(Drain(queue),
               ElementsAre("ack+0.", "view+1000", "other+500.", "ack of it+0."));
-  // Once nothing of it waits, it may change its class.
+  // When no message of the flow waits, its class may change.
   Push(queue, Traffic::OfBlock(TrafficClass::kControl, 4), "ack", 0);
   Push(queue, Traffic::OfBlock(TrafficClass::kUrgent, 4), "view", 10);
   EXPECT_THAT(Drain(queue), ElementsAre("ack+0.", "view+10."));

@@ -10,20 +10,22 @@
 namespace syncline {
 namespace {
 
-// Senders look 100 times a second, and after every message.
+// Senders observe about 100 times a second, and after every message; this leaves a
+// margin.
 constexpr absl::Duration kLookAway = absl::Milliseconds(20);
-// Of everybody, however fast, but for those whose link takes more than 50 ms for it: they
-// have a part of it that is the same for all, too.
+// Every sender has the same share, however fast it is. Only slow links, on which kShare
+// would take more than about 50 ms, have less: kLeastShare, the same for all, and what
+// they carry in kShareTime.
 constexpr size_t kShare = size_t{64} << 10;
 constexpr size_t kLeastShare = size_t{8} << 10;
 constexpr absl::Duration kShareTime = absl::Milliseconds(45);
 constexpr absl::Duration kUnknownRoundTrip = absl::Milliseconds(100);
-// Shorter stretches measure how bytes come in bursts.
+// A shorter measurement would show how bytes come in bursts.
 constexpr absl::Duration kShortestStretch = absl::Milliseconds(20);
 constexpr absl::Duration kPiece = absl::Milliseconds(10);
 constexpr size_t kShortestPiece = size_t{8} << 10;
 constexpr size_t kUnknownPiece = size_t{64} << 10;
-// Of busy time, after which what was seen counts half.
+// After this much busy time an observation counts half.
 constexpr absl::Duration kHalfLife = absl::Milliseconds(250);
 
 }  // namespace
@@ -40,7 +42,8 @@ void SendWindow::Observe(const SendState& state, absl::Duration now) {
   limit_ = std::min(share + static_cast<size_t>(bytes), kDefaultWindowBytes);
 }
 
-// A stretch begins when the first bytes have gone: what passed before was their way.
+// A measurement begins when the first bytes have gone: the time before that was their
+// latency.
 void SendWindow::MeasureRate(const SendState& state, absl::Duration now) {
   const bool was_busy = last_.waiting_bytes() > 0;
   const bool has_moved = state.gone_bytes > last_.gone_bytes;
@@ -52,7 +55,7 @@ void SendWindow::MeasureRate(const SendState& state, absl::Duration now) {
   }
   const absl::Duration passed = now - started_at_;
   const uint64_t gone = state.gone_bytes - gone_at_start_;
-  // Once nothing waits, part of the time may have been idle.
+  // If nothing waits any more, the link may have been idle for part of the time.
   const bool is_over = state.waiting_bytes() == 0;
   if (!is_over && passed >= kShortestStretch && has_moved) {
     const double kept = std::exp2(-absl::FDivDuration(passed, kHalfLife));
@@ -65,8 +68,9 @@ void SendWindow::MeasureRate(const SendState& state, absl::Duration now) {
   if (is_over) is_measuring_ = false;
 }
 
-// Where something of a class behind is queued, the transport itself bounds what nothing
-// overtakes, and keeps it there.
+// If messages of later classes are queued, a new message overtakes them. The transport
+// itself limits what nothing can overtake, so only the queued bytes of this class and of
+// earlier ones count.
 size_t SendWindow::Room(const SendState& state, TrafficClass traffic_class) const {
   const auto lane = static_cast<size_t>(traffic_class);
   const std::span<const uint64_t> queued = state.queued_bytes;

@@ -1,14 +1,16 @@
-// How much may be on its way to a peer: what its link holds between sending a byte and
-// hearing that it came, what it carries while the sender looks away, and 64 KiB, or 8 KiB
-// and 45 ms where that is less. More would fill queues that an urgent message has to wait
-// in; less would leave the link idle.
+// A SendWindow says how many bytes may be on their way to a peer. This is the sum of
+// three amounts: what the link carries in a round trip, what it carries until the sender
+// looks at it again, and a fixed share. The share is 64 KiB, or 8 KiB and what the link
+// carries in 45 ms if that is less. With more than this, queues would fill up that an
+// urgent message must then wait in; with less, the link would be idle at times.
 //
-// The 64 or 8 KiB are the same for everybody: of the bytes that wait at a cable each sender has
-// the share that it has of the cable, so what grew with the sender's rate alone would
-// leave whoever came first with most of it, and the others without.
+// The share must not grow with the sender's rate. If several senders share a cable, each
+// gets a part of its bandwidth in proportion to the bytes that it has waiting there. If
+// these were proportional to its rate alone, the first sender would keep most of the
+// bandwidth.
 //
-// The bandwidth is what went while the link was busy, of late. A message may exceed the
-// limit when less than that is on its way.
+// The rate is measured over recent time in which the link was busy. If less than the
+// limit is on its way, the next message may exceed it.
 //
 // Thread safety: none.
 //
@@ -26,38 +28,41 @@ namespace syncline {
 
 class SendWindow {
  public:
-  // After every event that may have moved bytes, and some 100 times a second.
+  // Updates the measurement. Call it after every event that may have moved bytes, and
+  // about 100 times a second.
   void Observe(const SendState& state, absl::Duration now);
 
-  // Bytes that may be added to what is on its way; the last message may have more.
+  // Returns how many bytes may be added to those on their way. 0: none. The last message
+  // may have more bytes than this.
   size_t Room(const SendState& state) const;
-  // The same for messages of that class, which overtake those of the classes behind
-  // that wait. What would be overtaken has room for one message in any case, so that its
-  // share (send_queue.h) is of use.
+  // Returns the same for messages of a class, which overtake waiting messages of later
+  // classes. If messages of earlier classes wait and none of this class does, there is
+  // always room for one message, so that the class can use its share (send_queue.h).
   size_t Room(const SendState& state, TrafficClass traffic_class) const;
 
-  // Of a transport that keeps what waits in a queue of its own (send_queue.h): whether more
-  // may be put where nothing overtakes it. `in_hands` is without what is queued.
+  // For a transport that has a queue of its own (send_queue.h): returns whether it may
+  // hand over more bytes, which nothing can overtake from then on. `in_hands` must not
+  // include what is queued.
   bool HasRoomInHands(const SendState& in_hands) const;
 
-  // As much of a message as should leave in one piece: what the link carries in 10 ms, but
-  // 8 KiB at least.
+  // Returns how much of a message should be sent in one piece: what the link carries in
+  // 10 ms, but at least 8 KiB.
   size_t piece_bytes() const;
 
   size_t limit_bytes() const { return limit_; }
-  // 0: not known yet.
+  // Returns the measured bandwidth. 0: not known yet.
   double bytes_per_second() const { return rate_; }
 
  private:
   void MeasureRate(const SendState& state, absl::Duration now);
 
   double rate_ = 0;
-  double seen_bytes_ = 0;  // of busy time, of late
+  double seen_bytes_ = 0;  // in recent busy time
   double seen_seconds_ = 0;
   size_t limit_ = kUnknown;
 
   SendState last_ = {};
-  // The stretch that is measured: the link was busy all the time.
+  // The period that is being measured. The link was busy all the time.
   bool is_measuring_ = false;
   uint64_t gone_at_start_ = 0;
   absl::Duration started_at_ = {};

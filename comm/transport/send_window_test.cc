@@ -15,7 +15,7 @@ namespace {
 constexpr size_t kMessage = size_t{128} << 10;
 constexpr absl::Duration kTick = absl::Milliseconds(5);
 
-// A sender that is never short of messages while it runs.
+// A sender that always has messages to send while it runs.
 struct Sender {
   explicit Sender(absl::Duration round_trip) { state.round_trip = round_trip; }
 
@@ -25,8 +25,8 @@ struct Sender {
   uint64_t most_waiting = 0;
 };
 
-// Carries so many bytes a second of all senders, in the order they came. What it has
-// carried is known to have gone a round trip later.
+// A cable that carries the given number of bytes a second, in the order in which the
+// senders put them on it. It reports them as gone one round trip later.
 class Cable {
  public:
   Cable(double bytes_per_second, absl::Duration round_trip, int senders = 1)
@@ -34,7 +34,8 @@ class Cable {
         round_trip_(round_trip),
         senders_(static_cast<size_t>(senders), Sender(round_trip)) {}
 
-  // Once, before the rate applies, as `tc tbf` and real switches do.
+  // Lets a burst through at once before the rate applies, as `tc tbf` and real switches
+  // do.
   void AllowBurst(uint64_t bytes) { allowed_ += static_cast<double>(bytes); }
 
   void RunFor(absl::Duration time) {
@@ -51,7 +52,7 @@ class Cable {
 
   Sender& sender(size_t i) { return senders_[i]; }
 
-  // Since the last call.
+  // Returns the bytes since the last call.
   uint64_t TakeGone(size_t i) {
     const uint64_t gone = senders_[i].state.gone_bytes;
     return gone - std::exchange(told_[i], gone);

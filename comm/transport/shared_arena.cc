@@ -30,10 +30,9 @@ constexpr uint32_t kSlots = 8192;
 constexpr size_t kSmallestBlock = 4096;
 constexpr size_t kPageBytes = 4096;
 
-// What a segment begins with. A slot holds the ticket of its loan, and zero when it is
-// free.
+// The first bytes of a segment. A slot holds the ticket of its loan; 0: it is free.
 struct SegmentHead {
-  std::atomic<uint64_t> magic;  // zero once the arena is gone
+  std::atomic<uint64_t> magic;  // 0 once the arena is gone
   uint64_t key;
   std::array<std::atomic<uint32_t>, kSlots> slots;
 };
@@ -45,7 +44,7 @@ constexpr size_t RoundUp(size_t value, size_t multiple) {
 }
 constexpr size_t kHeadBytes = RoundUp(sizeof(SegmentHead), 4096);
 
-// Sizes a quarter of a power of two apart, as BufferPool has them.
+// Rounds up to sizes that are a quarter of a power of two apart, as BufferPool does.
 size_t BlockBytes(size_t bytes) {
   bytes = std::max(bytes, kSmallestBlock);
   return RoundUp(bytes, std::bit_floor(bytes) / 4);
@@ -62,7 +61,7 @@ class Mapping {
   Mapping& operator=(const Mapping&) = delete;
 
   bool ok() const { return memory_ != reinterpret_cast<void*>(-1); }
-  // Of `bytes`, as the segment has.
+  // Keeps forked children from inheriting the segment. `bytes` is its size.
   void KeepFromChildren(size_t bytes) { madvise(memory_, bytes, MADV_DONTFORK); }
   int32_t id() const { return id_; }
   SegmentHead& head() const { return *static_cast<SegmentHead*>(memory_); }
@@ -73,8 +72,8 @@ class Mapping {
   void* const memory_;
 };
 
-// A new segment, already removed from the system's table: it lives as long as somebody is
-// attached.
+// Makes a segment and removes it from the system's table at once. It exists as long as a
+// process is attached.
 std::unique_ptr<Mapping> NewSegment(size_t bytes) {
   const int32_t id = shmget(IPC_PRIVATE, bytes, IPC_CREAT | 0600);
   if (id < 0) return nullptr;
@@ -97,15 +96,16 @@ struct SharedArena::State {
     size_t used = kHeadBytes;
     uint32_t next_slot = 0;
   };
-  // Memory of a program.
+  // Memory of a tensor of the program.
   struct Tensor {
     size_t bytes = 0;
     size_t block_bytes = 0;
     std::weak_ptr<std::byte> memory;
-    std::vector<Lending> loans = {};  // that may not have been returned
+    std::vector<Lending> loans = {};  // loans that may still be out
     bool is_private = false;          // was withdrawn
   };
-  // Tensors have segments of their own: blocks of whole pages, as many as are asked for.
+  // Tensors have segments of their own. Blocks consist of whole pages, and have exactly
+  // as many as requested.
   struct Pages {
     std::vector<Segment> segments;
     std::map<size_t, std::vector<std::byte*>> free;
@@ -117,7 +117,7 @@ struct SharedArena::State {
   };
 
   explicit State(const SharedArenaOptions& options) : options(options) {}
-  // Tells borrowers. Not a child that was forked: it has no segments.
+  // Tells borrowers. A forked child must not: it does not have the segments.
   ~State() {
     if (getpid() != process) return;
     absl::MutexLock lock(&mutex);
@@ -127,7 +127,8 @@ struct SharedArena::State {
     }
   }
 
-  // That no loan comes any more: they detach once they have returned what they hold.
+  // Tells borrowers that no loans will follow. They detach when they have returned all
+  // loans that they hold.
   void TellBorrowers() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
     for (const auto* all : {&segments, &pages.segments}) {
       for (const Segment& segment : *all) segment.mapping->head().magic = 0;
@@ -138,11 +139,11 @@ struct SharedArena::State {
   std::byte* TakePages(size_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
   void GiveBackTensor(std::byte* memory) ABSL_LOCKS_EXCLUDED(mutex);
   Segment* SegmentOf(const std::byte* data) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
-  // So that Withdraw knows whether somebody may still read of a tensor.
+  // Records a loan of a tensor, so that Withdraw knows whether it may still be read.
   void NoteLoan(const std::byte* data, const Lending& lending)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
 
-  // Lets go of what is kept and need not be any longer.
+  // Releases owners that need not be kept any longer.
   void Sweep() ABSL_LOCKS_EXCLUDED(mutex);
 
   const SharedArenaOptions options;
@@ -151,8 +152,8 @@ struct SharedArena::State {
   std::vector<Segment> segments ABSL_GUARDED_BY(mutex);
   std::map<size_t, std::vector<std::byte*>> free ABSL_GUARDED_BY(mutex);
   Pages pages ABSL_GUARDED_BY(mutex);
-  std::map<const std::byte*, Tensor> tensors
-      ABSL_GUARDED_BY(mutex);  // by where they begin
+  // Keyed by the first byte of each tensor.
+  std::map<const std::byte*, Tensor> tensors ABSL_GUARDED_BY(mutex);
   std::vector<Kept> kept ABSL_GUARDED_BY(mutex);
   uint32_t last_ticket ABSL_GUARDED_BY(mutex) = 0;
 };
@@ -200,7 +201,8 @@ std::byte* SharedArena::State::TakePages(size_t bytes) {
 }
 
 void SharedArena::State::GiveBackTensor(std::byte* memory) {
-  if (getpid() != process) return;  // a child has none of it, and may never get the lock
+  // A forked child does not have the memory, and may never get the lock.
+  if (getpid() != process) return;
   absl::MutexLock lock(&mutex);
   const auto found = tensors.find(memory);
   const size_t bytes = found->second.block_bytes;
@@ -209,9 +211,9 @@ void SharedArena::State::GiveBackTensor(std::byte* memory) {
     pages.free[bytes].push_back(memory);
     return;
   }
-  found->second.memory.reset();  // which would keep this state
-  // The pages that it had are nobody's any more, and its addresses must not become somebody
-  // else's while they count as the segment's.
+  found->second.memory.reset();  // the pointer's deleter would keep this state alive
+  // The original pages are not used again. The addresses must stay reserved: otherwise
+  // other memory could be placed there and be taken for a part of the segment.
   static_cast<void>(mmap(memory, bytes, PROT_NONE,
                          MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0));
 }
@@ -239,7 +241,8 @@ void SharedArena::State::NoteLoan(const std::byte* data, const Lending& lending)
   const auto& [place, tensor] = *std::prev(after);
   if (data >= place + tensor.block_bytes) return;
   std::vector<Lending>& loans = std::prev(after)->second.loans;
-  // At most twice as many as were out at once, and no look at all of them for each one.
+  // Purges returned loans only when the vector is full. It then holds at most twice as
+  // many as were out at once, and not every loan costs a pass over all of them.
   if (loans.size() == loans.capacity()) {
     std::erase_if(loans, [](const Lending& one) { return one.Returned(); });
     loans.reserve(std::max<size_t>(16, 2 * loans.size()));
@@ -248,7 +251,8 @@ void SharedArena::State::NoteLoan(const std::byte* data, const Lending& lending)
 }
 
 void SharedArena::State::Sweep() {
-  std::vector<Payload> released;  // goes after the lock, which its deleters take
+  // Destroyed after the lock is released: deleters of the payloads take it.
+  std::vector<Payload> released;
   absl::MutexLock lock(&mutex);
   std::erase_if(kept, [&](Kept& entry) {
     if (!entry.lending.Returned()) {
@@ -264,13 +268,14 @@ std::shared_ptr<SharedArena> SharedArena::Create(const SharedArenaOptions& optio
   return std::shared_ptr<SharedArena>(new SharedArena(std::make_shared<State>(options)));
 }
 
-// Nobody can ask for memory any more, so that none can be used again: nothing need be
-// kept, and what is kept holds the state that keeps it.
+// No memory can be requested any more, so none will be reused and no owner must be kept.
+// Entries must be dropped here, because they hold the state that holds them.
 SharedArena::~SharedArena() {
-  std::vector<State::Kept> kept;  // goes after the lock, which its deleters take
+  // Destroyed after the lock is released: deleters of the payloads take it.
+  std::vector<State::Kept> kept;
   absl::MutexLock lock(&state_->mutex);
   kept.swap(state_->kept);
-  // Tensors of the program may keep the state for long.
+  // Tensors of the program may keep the state alive for long.
   if (getpid() == state_->process) state_->TellBorrowers();
 }
 
@@ -309,15 +314,16 @@ std::shared_ptr<const void> SharedArena::KeeperOf(ByteView tensor) const {
   absl::MutexLock lock(&state_->mutex);
   const auto found = state_->tensors.find(tensor.data());
   if (found == state_->tensors.end() || found->second.is_private) return nullptr;
-  // Zeros follow the whole; what follows a part is the program's.
+  // Zeros follow a whole tensor. Behind a part of it lie the program's values, so the
+  // part must need no padding.
   const bool needs_no_padding = tensor.size() % kBufferAlignment == 0;
   const bool may_be_lent = tensor.size() == found->second.bytes ||
                            (tensor.size() < found->second.bytes && needs_no_padding);
   return may_be_lent ? found->second.memory.lock() : nullptr;
 }
 
-// The copy takes the place of the pages at once, so that a thread that reads meanwhile sees
-// no difference. Borrowers keep the pages that were there.
+// The copy replaces the pages atomically, so that a thread that reads meanwhile sees no
+// difference. Borrowers keep the original pages.
 bool SharedArena::Withdraw(ByteView tensor) {
   absl::MutexLock lock(&state_->mutex);
   const auto found = state_->tensors.find(tensor.data());
@@ -329,7 +335,8 @@ bool SharedArena::Withdraw(ByteView tensor) {
       mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (copy == MAP_FAILED) return false;
   std::memcpy(copy, place, bytes);
-  // Not mremap: where UCX is linked it has one that leaves out the new address.
+  // Calls the system directly: UCX replaces mremap by a version that ignores the new
+  // address.
   const auto moved =
       syscall(SYS_mremap, copy, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, place);
   if (moved != reinterpret_cast<intptr_t>(place)) {
@@ -380,8 +387,8 @@ size_t SharedArena::taken_bytes() const {
   return bytes;
 }
 
-// A segment of a lender, as the borrower sees it. It never changes hands, so that its
-// size is asked once.
+// A lender's segment, attached by the borrower. Its size never changes, so it is read
+// only once.
 class SharedBorrower::Attachment {
  public:
   Attachment(int32_t id, std::shared_ptr<const Ringer> ringer)
@@ -403,8 +410,9 @@ class SharedBorrower::Attachment {
            loan.bytes <= bytes_ - loan.offset;
   }
 
-  // How many are attached does not tell: several threads of a borrower may be, each for
-  // itself.
+  // Returns true if the arena or its process is gone. The number of attached processes
+  // alone is not enough: several threads of a borrower may each have attached the
+  // segment.
   bool IsOrphan() const {
     if (mapping_.head().magic != kSegmentMagic) return true;
     shmid_ds status = {};
@@ -416,7 +424,7 @@ class SharedBorrower::Attachment {
 
   void Return(const Loan& loan) {
     std::atomic<uint32_t>& slot = mapping_.head().slots[loan.slot];
-    // Another one's loan by now, if the lender has given up on us.
+    // The slot may hold another loan by now, if the lender has reclaimed this one.
     uint32_t ticket = slot.load(std::memory_order_relaxed);
     do {
       if ((ticket & ~kRingOnReturn) != loan.ticket) return;

@@ -46,7 +46,7 @@ TEST(SharedArena, AFullArenaSaysSo) {
       SharedArena::Create({.segment_bytes = 2 * kMiB, .max_bytes = 6 * kMiB});
   std::vector<std::shared_ptr<std::byte>> blocks;
   while (auto block = arena->Allocate(kMiB)) blocks.push_back(block);
-  EXPECT_EQ(blocks.size(), 3u);  // the head of a segment takes the room of the second MiB
+  EXPECT_EQ(blocks.size(), 3u);  // the segment's head takes a part of the second MiB
   EXPECT_EQ(arena->Allocate(100 * kMiB), nullptr);
   blocks.pop_back();
   EXPECT_NE(arena->Allocate(kMiB), nullptr);
@@ -245,7 +245,7 @@ TEST(SharedArena, AReclaimedLoanCannotReturnTheNextOne) {
   EXPECT_TRUE(loan.RingOnReturn());
   loan.Reclaim();
   EXPECT_TRUE(loan.Returned());
-  // Around the ring of slots, so that the same slot is used again.
+  // Lends once around the ring of slots, so that the same slot is used again.
   std::vector<Lending> loans;
   while (const std::optional<Lending> next = arena->Lend(View(memory, 100)))
     loans.push_back(*next);
@@ -312,7 +312,7 @@ TEST(SharedArena, AnotherProcessReadsAndReturns) {
     const bool good =
         slice.ok() && std::all_of(slice->data, slice->data + slice->size,
                                   [](std::byte byte) { return byte == std::byte{42}; });
-    _exit(good ? 0 : 1);  // without returning: the slice is alive
+    _exit(good ? 0 : 1);  // without destructors: the slice is not returned
   }
   int status = 0;
   ASSERT_EQ(waitpid(child, &status, 0), child);
@@ -337,7 +337,8 @@ TEST(SharedArena, BorrowedBytesOutliveTheLenderAndNothingStays) {
   const auto arena = SharedArena::Create({});
   const auto memory = arena->Allocate(100);
   EXPECT_TRUE(borrower.Borrow(arena->Lend(View(memory, 100))->loan).ok());
-  EXPECT_EQ(borrower.attached_segments(), 1u);  // the orphan went when another one came
+  // Attaching another segment detached the orphan.
+  EXPECT_EQ(borrower.attached_segments(), 1u);
   shmid_ds status = {};
   EXPECT_NE(shmctl(segment, IPC_STAT, &status), 0) << "the segment is still there";
 }
@@ -361,7 +362,7 @@ TEST(SharedArena, IsLetGoByEveryBorrowerOnceItIsGone) {
   }
 }
 
-// As the loaders of training data are.
+// Loaders of training data are such children.
 TEST(SharedArena, IsNotKeptByForkedChildren) {
   const auto arena = SharedArena::Create({});
   const auto memory = arena->Allocate(100);

@@ -1,7 +1,5 @@
-// Which messages go first where the way to a peer is slow: four classes, and what must
-// nevertheless stay in order.
-//
-//   endpoint.SendAs(Traffic::OfBlock(TrafficClass::kUrgent, block), header, payload, done);
+// Traffic says which messages go first on a slow connection, and which must nevertheless
+// stay in order. There are four classes of messages.
 #pragma once
 
 #include <array>
@@ -10,25 +8,26 @@
 
 namespace syncline {
 
-// A message of a class goes before all of the classes behind it, but for a sixteenth of the
-// bytes that each of these has (send_queue.h). Part of the wire format, as lanes of a
-// connection.
+// Messages of a class go before those of later classes, except for a sixteenth of the
+// bytes, which each later class gets (send_queue.h). The values are part of the wire
+// format: they number the lanes of a connection.
 enum class TrafficClass : uint8_t {
   kControl = 0,     // small: hello, pull, acknowledgements, refusals
-  kUrgent = 1,      // what the next forward waits for
+  kUrgent = 1,      // what the next forward pass waits for
   kOther = 2,       // other gradients and views
   kBackground = 3,  // copies for backups, averages, optimizer state
 };
 inline constexpr size_t kTrafficClasses = 4;
 
-// "control", "urgent", "other", "background".
+// Returns "control", "urgent", "other" or "background".
 const char* TrafficClassName(TrafficClass traffic_class);
 
 // Bytes of headers and payloads, for each class.
 using BytesByClass = std::array<uint64_t, kTrafficClasses>;
 
-// Messages of one flow arrive in the order in which they were sent, whatever their classes:
-// one that would overtake joins the class of those of its flow that wait.
+// The class and the flow of a message. Messages of one flow arrive in the order in which
+// they were sent, even if their classes differ: a message that would overtake waiting
+// messages of its flow is sent with their class.
 struct Traffic {
   static constexpr uint64_t kOneFlow = 0;
   static Traffic OfBlock(TrafficClass traffic_class, uint32_t block) {
@@ -39,12 +38,12 @@ struct Traffic {
   uint64_t flow = kOneFlow;
 };
 
-// What a transport's connections had to send, those that are closed included.
+// Totals of all connections of a transport, closed ones included.
 struct TrafficCounts {
-  BytesByClass sent_bytes = {};  // taken by the wire; only growing
+  BytesByClass sent_bytes = {};  // accepted by the network; never decreases
   BytesByClass queued_bytes = {};
-  // From Send until the wire had the last byte of a message, in all, and of how many
-  // messages that is; both only grow.
+  // Sum of the times from Send until the network accepted the last byte of a message, and
+  // the number of these messages. Both never decrease.
   std::array<double, kTrafficClasses> waited_seconds = {};
   BytesByClass messages = {};
 };

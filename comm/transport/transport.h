@@ -1,17 +1,17 @@
-// Transport moves messages between peers: a small header and a payload of at most a few
-// MiB, reliably and in order per endpoint, or the endpoint fails. It knows nothing of
-// servers or workers.
+// A Transport moves messages between peers: a small header, and a payload of at most a
+// few MiB. Messages of an endpoint arrive reliably and in order, or the endpoint fails. A
+// transport knows nothing of servers or workers.
 //
 // Thread model: a Transport, its Endpoints and its Receiver belong to one thread, the
-// loop thread, which alone calls every method except Wake(). Callbacks run on it, inside
-// Progress(), and never inline from Send or Connect. TransportLoop (loop.h) is the usual
-// owner of that thread.
+// loop thread. Only this thread calls their methods, except Wake(). Callbacks run on it,
+// inside Progress(), and never inside Send or Connect. The loop thread usually belongs to
+// a TransportLoop (loop.h).
 //
-// A completed send means that the local memory may be reused, never that the peer
-// consumed the message: acknowledgement is the application's business.
+// A completed send means that the local memory may be reused. It does not mean that the
+// peer received the message: acknowledgements are up to the application.
 //
 // Implementations: inproc/ (deterministic, for tests and simulation), ucx/ (shared
-// memory, RDMA), tcp/ (TCP with TLS between hosts). A new one costs a folder, a factory,
+// memory, RDMA), tcp/ (TCP with TLS between hosts). A new one takes a folder, a factory,
 // and a test that instantiates transport_contract.h.
 //
 //   auto transport = CreateUcxTransport(options, receiver);
@@ -38,148 +38,151 @@
 
 namespace syncline {
 
-// Called exactly once: OK when the memory of the send may be reused, an error when the
-// endpoint failed or was closed first.
+// Called exactly once: with OK when the memory of the send may be reused, or with an
+// error if the endpoint failed or was closed before.
 using SendDone = std::function<void(const absl::Status&)>;
 
-// What an endpoint was given to send, and how much of it has gone: bytes of headers and
-// payloads since it was connected. Both only grow.
+// How much an endpoint was given to send, and how much of it has gone. Counts bytes of
+// headers and payloads since it was connected; the counts never decrease.
 struct SendState {
-  uint64_t accepted_bytes = 0;  // by Send
-  // No longer in this host's hands, as far as the transport can tell: the peer's host has
-  // acknowledged them, where that is known; otherwise they left, or their send completed.
-  // May grow in the middle of a message, and later than its send completes, where the
-  // transport copies. All of them once the endpoint failed.
+  uint64_t accepted_bytes = 0;  // bytes given to Send and SendAs
+  // Bytes that have left this host, as far as the transport can tell. If it knows what
+  // the peer's host has acknowledged, it counts that; otherwise it counts what was handed
+  // to the network or whose send has completed. The count may grow in the middle of a
+  // message. If the transport copies, it may also grow after the send completed. After a
+  // failure it equals accepted_bytes.
   uint64_t gone_bytes = 0;
-  // The shortest that was seen between a byte and its acknowledgement; zero: unknown.
+  // The shortest time seen between sending a byte and its acknowledgement. Zero: unknown.
   absl::Duration round_trip = absl::ZeroDuration();
-  // Not begun to be sent, by class: what a message of a class before may still overtake.
-  // Zero where the transport has no classes.
+  // Bytes, by class, that have not begun to be sent, so that a message of an earlier
+  // class may still overtake them. Zero if the transport has no classes.
   BytesByClass queued_bytes = {};
 
-  // On their way: what a message that is sent now has to wait for.
+  // Bytes on their way: a message that is sent now has to wait for them.
   uint64_t waiting_bytes() const { return accepted_bytes - gone_bytes; }
 };
 
-// What two peers know before they meet, and nobody else does.
+// A secret that two peers share before they connect.
 struct PeerKey {
-  std::string identity;  // names the one that dials; not secret
+  std::string identity;  // name of the peer that dials; not secret
   SecretKey key;
 };
 
-// One direction to one peer.
+// A connection to one peer, in one direction.
 class Endpoint {
  public:
-  // Closes by force: pending sends complete with Cancelled, on a later Progress().
+  // Closes the endpoint at once. Pending sends complete with Cancelled during a later
+  // Progress().
   virtual ~Endpoint() = default;
 
-  // Sends `header` (copied; at most kMessageHeaderBytes) and `payload` (not copied where
-  // the transport can avoid it). Messages that are sent by this method arrive in the order
-  // in which they were sent.
+  // Sends `header` (copied; at most kMessageHeaderBytes) and `payload` (not copied if the
+  // transport can avoid it). Messages that are sent by this method arrive in the order in
+  // which they were sent.
   virtual void Send(ByteView header, Payload payload, SendDone done) = 0;
 
-  // The same for a message that may overtake others where the way is slow, or be
-  // overtaken: only those of one flow arrive in the order in which they were sent. As Send
-  // where nothing queues, in shared memory.
+  // Sends a message that may overtake others, or be overtaken, if the connection is slow.
+  // Only messages of the same flow arrive in the order in which they were sent. Equals
+  // Send if the transport has no queue, as in shared memory.
   virtual void SendAs(const Traffic& /*traffic*/, ByteView header, Payload payload,
                       SendDone done) {
     Send(header, std::move(payload), std::move(done));
   }
 
-  // Cheap: a sender asks before each message whether there is room for one more, and a
-  // watcher of silence, whether bytes still move.
+  // Returns how much has been sent. Cheap enough to call before each message, to see
+  // whether there is room for it, and to watch whether bytes still move.
   virtual SendState send_state() const = 0;
 
-  // Bytes that the peer has sent on the same connection, of messages that are not whole
-  // yet, too; only growing. 0 where the transport cannot say, and messages are never long
-  // on their way.
+  // Returns the bytes that the peer has sent on the same connection, those of incomplete
+  // messages included; never decreases. 0 if the transport cannot say; its messages are
+  // then never under way for long.
   virtual uint64_t received_bytes() const { return 0; }
 
-  // True when the peer is on this host and its memory is reached without a network.
+  // Returns true if the peer is on this host and its memory is reached without a network.
   virtual bool IsLocal() const = 0;
 
-  // True when bytes arrive as they were sent or not at all, so that a checksum adds
-  // nothing: shared memory, sealed connections.
+  // Returns true if bytes arrive as they were sent or not at all, so that a checksum adds
+  // nothing: in shared memory and on encrypted connections.
   virtual bool IsIntact() const { return IsLocal(); }
 
-  // True when the peer's answers come on this very connection, to
-  // ConnectOptions::receiver, so that they are known to be the peer's.
+  // Returns true if the peer's answers come on this same connection, to
+  // ConnectOptions::receiver. They are then known to be from this peer.
   virtual bool IsTwoWay() const { return false; }
 
-  // The lanes in use, for humans: "sysv", "tcp/tls", "rc_mlx5/mlx5_0:1".
+  // Returns the lanes in use, for messages to people: "sysv", "tcp/tls",
+  // "rc_mlx5/mlx5_0:1".
   virtual std::string Describe() const = 0;
 };
 
-// Takes what arrives. Implemented by the engine of a server and the session of a
-// worker.
+// Receives messages. Implemented by the engine of a server and the session of a worker.
 class Receiver {
  public:
   virtual ~Receiver() = default;
 
-  // Where to land a payload of `payload_bytes`, decided from the header alone and before
-  // any memory is taken. An error refuses the message: its payload is dropped and
+  // Returns the buffer for a payload of `payload_bytes`. Called with the header alone,
+  // before any memory is taken. An error refuses the message: its payload is dropped, and
   // OnMessage is not called.
   virtual absl::StatusOr<Buffer> Allocate(ByteView header, size_t payload_bytes) = 0;
 
-  // A whole message. `header` is valid during the call only.
+  // Receives a complete message. `header` is valid during the call only.
   virtual void OnMessage(ByteView header, Buffer payload) = 0;
 
-  // A whole message whose payload's body lies in memory of the sender that this process
-  // shares: reading it in place saves a copy. The sender cannot use the memory again before
-  // the last copy of the slice is gone, on whatever thread. Unless overridden, copies into
-  // Allocate() and calls OnMessage.
+  // Receives a complete message whose payload lies in memory that the sender shares with
+  // this process; reading it in place saves a copy. The sender cannot reuse the memory
+  // before the last copy of the slice is gone, on whatever thread. Unless overridden,
+  // copies the payload into a buffer from Allocate() and calls OnMessage.
   virtual void OnBorrowed(ByteView header, Landed payload);
 };
 
 struct ConnectOptions {
-  // Called at most once, inside Progress(), when the peer is found dead; the endpoint
-  // refuses sends from then on. A hung peer is not found here: that is what heartbeats
-  // are for.
+  // Called at most once, inside Progress(), when the peer is found to be dead. From then
+  // on the endpoint refuses sends. A peer that hangs is not detected here; heartbeats do
+  // that.
   std::function<void(const absl::Status&)> on_failure = {};
-  // Takes what the peer answers on the same connection; null: the transport's
-  // receiver. Outlives the endpoint. Where connections have one direction (IsTwoWay),
-  // all that arrives goes to the transport's receiver.
+  // Receives the peer's answers on the same connection. Null: the transport's receiver.
+  // Must outlive the endpoint. If connections have one direction (see IsTwoWay),
+  // everything goes to the transport's receiver.
   Receiver* receiver = nullptr;
-  // Where the transport proves who dials (tcp/).
+  // Used by transports on which the dialling peer proves its identity (tcp/).
   PeerKey key = {};
 };
 
-// Why a listener turned somebody away.
+// Why a listener refused a peer.
 enum class Refusal {
-  kHandshake,  // not our protocol, or a wrong key
-  kIdentity,   // nobody of that name is expected
-  kTimeout,    // silent or slow before it had proved anything
-  kCrowded,    // too many strangers at once: the oldest goes
-  kMalformed,  // known, but what came was no message
-  kUnread,     // known, but does not read what it is answered
+  kHandshake,  // other protocol, or a wrong key
+  kIdentity,   // no peer of this name is expected
+  kTimeout,    // silent or too slow in the handshake
+  kCrowded,    // too many unknown peers at once; the oldest is closed
+  kMalformed,  // known peer, but it sent no valid message
+  kUnread,     // known peer, but it does not read its answers
 };
 
 const char* RefusalName(Refusal refusal);
 
 struct RefusedPeer {
   Refusal refusal = Refusal::kHandshake;
-  std::string peer;  // "192.0.2.7:41234", or who it proved to be
-  std::string why;   // for people
+  std::string peer;  // "192.0.2.7:41234", or its identity if proven
+  std::string why;   // explanation for messages
 };
 
-// Decides which peers may come in by connections of their own, and answers them on these.
-// Called as a Receiver is.
+// Decides which peers may connect to this transport, and handles their connections.
+// Called on the loop thread, like a Receiver.
 class Acceptor {
  public:
   virtual ~Acceptor() = default;
 
-  // The key of whoever calls itself `identity`; null for strangers. Must prove nothing
-  // yet: anybody can claim a name. Valid until the next call.
+  // Returns the key of the peer that claims to be `identity`, or null for an unknown one.
+  // The call proves nothing yet: any peer can claim a name. The result is valid until the
+  // next call.
   virtual const SecretKey* FindKey(std::string_view identity) = 0;
 
-  // A peer that has proved to be `identity`. What it sends goes to the receiver that is
-  // returned, never null when the endpoint is kept; destroying `endpoint` closes the
-  // connection.
+  // Accepts a peer that has proved to be `identity`. Its messages go to the receiver in
+  // the returned options; this must not be null if the endpoint is kept. Destroying
+  // `endpoint` closes the connection.
   virtual ConnectOptions OnAccepted(const std::string& identity,
                                     std::unique_ptr<Endpoint> endpoint) = 0;
 
-  // Somebody was turned away, or a connection was closed for what came on it. There may be
-  // many.
+  // Tells that a peer was refused, or that its connection was closed because of what it
+  // sent. There may be many such calls.
   virtual void OnRefused(const RefusedPeer& /*refused*/) {}
 };
 
@@ -187,24 +190,27 @@ class Transport {
  public:
   virtual ~Transport() = default;
 
-  // Opaque bytes by which others reach this transport; travels over the control plane.
+  // Returns opaque bytes by which others reach this transport. They travel over the
+  // control plane.
   virtual const std::string& address() const = 0;
 
-  // A malformed address is InvalidArgument. A dead peer may show only on the first send.
+  // Connects to a peer. Fails with InvalidArgument if the address is malformed. A dead
+  // peer may show only when the first message is sent.
   virtual absl::StatusOr<std::unique_ptr<Endpoint>> Connect(const std::string& address,
                                                             ConnectOptions options) = 0;
 
-  // Delivers what has arrived and completes sends. Never blocks. Returns the number of
-  // events.
+  // Delivers messages that have arrived and completes sends. Never blocks. Returns the
+  // number of events.
   virtual int Progress() = 0;
 
-  // Sleeps until something may have arrived, Wake() was called, or `timeout` passed.
+  // Sleeps until something may have arrived, Wake() is called, or `timeout` has passed.
   virtual void Wait(absl::Duration timeout) = 0;
 
-  // Ends a Wait() now or the next one at once. The one method that any thread may call.
+  // Ends the current Wait(), or the next one at once. The only method that any thread may
+  // call.
   virtual void Wake() = 0;
 
-  // Of all endpoints together; zeros where the transport has no classes.
+  // Returns the totals of all endpoints. Zeros if the transport has no classes.
   virtual TrafficCounts traffic() const { return {}; }
 };
 

@@ -1,10 +1,10 @@
-// What every Transport must keep, as a value-parameterised gtest suite. An
+// The contract of every Transport, as a value-parameterised gtest suite. An
 // implementation's test gives a factory of rigs:
 //
 //   INSTANTIATE_TEST_SUITE_P(Inproc, TransportContract,
 //                            ::testing::Values(RigFactory{"inproc", MakeInprocRig}));
 //
-// Tests only.
+// For tests only.
 #pragma once
 
 #include <algorithm>
@@ -27,7 +27,7 @@
 
 namespace syncline {
 
-// Transports that can reach each other, and the means to run them.
+// A set of transports that can reach each other, and the means to run them.
 class TransportRig {
  public:
   virtual ~TransportRig() = default;
@@ -35,13 +35,14 @@ class TransportRig {
   virtual Transport& transport(int i) = 0;
   virtual RecordingReceiver& receiver(int i) = 0;
 
-  // Runs all transports a little.
+  // Runs all transports once.
   virtual void Pump() = 0;
 
-  // What Connect needs, where transports prove who they are.
+  // Returns the key for Connect, for transports on which peers prove their identity.
   virtual PeerKey key() const { return {}; }
 
-  // The address of one more peer, which answers nothing and can be killed like a process.
+  // Starts one more peer, which answers nothing and can be killed like a process. Returns
+  // its address.
   virtual std::string StartVictim() = 0;
   virtual void KillVictim() = 0;
 };
@@ -72,7 +73,7 @@ class TransportContract : public ::testing::TestWithParam<RigFactory> {
     return std::string(reinterpret_cast<const char*>(buffer.data()), buffer.size());
   }
 
-  // Calls Pump until `done`, at most 20 s. Returns whether it came.
+  // Calls Pump until `done`, for at most 20 s. Returns false if the time ran out.
   bool PumpUntil(const std::function<bool()>& done) {
     const absl::Time deadline = absl::Now() + absl::Seconds(20);
     while (!done()) {
@@ -95,7 +96,7 @@ class TransportContract : public ::testing::TestWithParam<RigFactory> {
     return *std::move(endpoint);
   }
 
-  // A done that counts, and remembers the last status.
+  // Counts the calls of a SendDone, and keeps the last status.
   struct Outcome {
     int calls = 0;
     absl::Status status;
@@ -202,7 +203,7 @@ TEST_P(TransportContract, ClassesMayOvertakeAndFlowsStayInOrder) {
   for (int i = 0; i < 300; ++i) {
     const uint32_t flow = random() % kFlows;
     const size_t bytes = random() % (random() % 4 == 0 ? payload.size() : 2000);
-    // Its flow, its number, its size.
+    // The header consists of flow, number and size.
     sent[flow].push_back(absl::StrCat(flow, ":", i, ":", bytes));
     endpoint->SendAs(
         Traffic::OfBlock(static_cast<TrafficClass>(random() % kTrafficClasses), flow),
@@ -320,11 +321,11 @@ TEST_P(TransportContract, ADestroyedEndpointCompletesWhatIsPendingOnceAndLater) 
   }));
   for (const Outcome& outcome : outcomes) {
     EXPECT_EQ(outcome.calls, 1);
-    // OK: the transport had copied the payload already.
+    // OK if the transport had copied the payload already.
     EXPECT_TRUE(outcome.status.ok() || absl::IsCancelled(outcome.status))
         << outcome.status;
   }
-  // The peer is none the worse.
+  // The peer still works.
   const auto again = Connect(0, 1);
   const size_t before = rig_->receiver(1).messages.size();
   again->Send(Bytes("again"), {}, nullptr);
@@ -351,8 +352,8 @@ TEST_P(TransportContract, MalformedAddressesAreInvalidArgument) {
 TEST_P(TransportContract, WakeFromAnotherThreadEndsWait) {
   const absl::Time start = absl::Now();
   std::thread waker([&] { rig_->transport(0).Wake(); });
-  // A wake-up may come before the wait, or find it asleep; a spurious return is allowed
-  // as well.
+  // The wake-up may come before the wait or during it. Wait may also return for no
+  // reason.
   rig_->transport(0).Wait(absl::Seconds(30));
   waker.join();
   EXPECT_LT(absl::Now() - start, absl::Seconds(10));

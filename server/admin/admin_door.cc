@@ -13,10 +13,11 @@
 namespace syncline {
 namespace {
 
-constexpr char kWrongToken[] = "That is not the token.";
+constexpr char kWrongToken[] = "The token is wrong.";
 constexpr char kHtml[] = "text/html; charset=utf-8";
 
-// Its style is that of the dashboard; a server's port has none and shows it plain.
+// Uses the style of the dashboard. The port of a server has no style sheet, and shows a
+// plain form.
 std::string LoginPage(std::string_view complaint) {
   return absl::StrCat(
       "<!doctype html><html lang=\"en\"><head><meta charset=\"utf-8\">"
@@ -53,7 +54,7 @@ HttpReply Refusal(std::string_view complaint) {
 absl::StatusOr<std::unique_ptr<AdminDoor>> AdminDoor::Open(AdminDoorOptions options) {
   std::unique_ptr<AdminDoor> door(new AdminDoor(std::move(options)));
   const AdminDoorOptions& is = door->options_;
-  // Looked at before it is read: what changes in between is read again.
+  // Noted before the files are read, so that a later change is found by LookAgain.
   door->seen_identity_ = Look(is.tls.cert_file) + Look(is.tls.key_file);
   door->seen_token_ = Look(is.token_file);
   absl::MutexLock lock(&door->mutex_);
@@ -141,8 +142,8 @@ HttpReply AdminDoor::Login(const HttpRequest& request, const ReadToken& token) {
     Refused(request);
     return LoginForm(kWrongToken);
   }
-  // Lax: a link from elsewhere, such as Grafana's, may lead here. No other site can read
-  // what this port answers, and nothing here can be changed.
+  // Lax, so that links from other sites, such as Grafana, work. Other sites cannot read
+  // the answers of this port, and nothing can be changed here.
   return {.status = 303,
           .body = "",
           .headers = {"Location: /",
@@ -168,8 +169,8 @@ std::optional<HttpReply> AdminDoor::Judge(const HttpRequest& request) {
   if (absl::StrContains(request.accept, "text/html")) {
     return LoginForm(shows_another ? kWrongToken : "");
   }
-  return Refusal(shows_another ? "the token that was sent is not the one of this port"
-                               : "this port wants a token");
+  return Refusal(shows_another ? "the token is not the one of this port"
+                               : "this port requires a token");
 }
 
 }  // namespace syncline

@@ -64,7 +64,7 @@ class AdminDoorTest : public testing::Test {
     return client;
   }
 
-  // What is answered by TLS; empty when the handshake fails.
+  // Returns the answer over TLS. Empty: the handshake failed.
   std::string AskSealed(const std::string& request, const std::string& ca = "ca") {
     const UniqueFd socket = Connect();
     TlsClient client(socket, files_.Path(ca + ".crt"));
@@ -134,7 +134,7 @@ TEST_F(AdminDoorTest, ShowsACertificateThatIsReplacedToThoseWhoComeLater) {
   ASSERT_TRUE(TryStart("").ok());
   files_.MakeLeaf("next", "ca");
   namespace fs = std::filesystem;
-  // Half of a pair is no pair.
+  // A new certificate without its key is not used.
   fs::copy_file(files_.Path("next.crt"), files_.Path("own.crt"),
                 fs::copy_options::overwrite_existing);
   server_->LookAgain();
@@ -166,13 +166,12 @@ TEST_F(AdminDoorTest, TheTokenGuardsAllButProbes) {
     const auto refused = Get(path);
     EXPECT_EQ(refused->status, 401) << path;
     EXPECT_EQ(refused->get_header_value("WWW-Authenticate"), "Bearer realm=\"syncline\"");
-    EXPECT_THAT(refused->body, AllOf(StartsWith("this port wants a token"),
+    EXPECT_THAT(refused->body, AllOf(StartsWith("this port requires a token"),
                                      HasSubstr("--admin-token-file")));
     EXPECT_THAT(refused->body, Not(HasSubstr("epoch")));
     const auto wrong = Get(path, {{"Authorization", "Bearer fedcba9876543210"}});
     EXPECT_EQ(wrong->status, 401) << path;
-    EXPECT_THAT(wrong->body,
-                StartsWith("the token that was sent is not the one of this"));
+    EXPECT_THAT(wrong->body, StartsWith("the token is not the one of this"));
     EXPECT_THAT(wrong->body, Not(HasSubstr("fedcba9876543210")));
     EXPECT_THAT(wrong->body, Not(HasSubstr(kToken)));
     const auto right = Get(path, {{"Authorization", absl::StrCat("Bearer ", kToken)}});
@@ -199,7 +198,7 @@ TEST_F(AdminDoorTest, ABrowserLogsInWithAForm) {
   EXPECT_THAT(form->body, HasSubstr("<form method=\"post\" action=\"/login\">"));
   const auto wrong = Login("0123456789abcdef");
   EXPECT_EQ(wrong->status, 401);
-  EXPECT_THAT(wrong->body, HasSubstr("That is not the token."));
+  EXPECT_THAT(wrong->body, HasSubstr("The token is wrong."));
   EXPECT_FALSE(wrong->has_header("Set-Cookie"));
   const auto right = Login(kToken);
   EXPECT_EQ(right->status, 303);
@@ -211,7 +210,7 @@ TEST_F(AdminDoorTest, ABrowserLogsInWithAForm) {
   EXPECT_EQ(Get("/status", {{"Cookie", pair}})->status, 200);
   EXPECT_EQ(Get("/status", {{"Cookie", absl::StrCat(pair, "0")}})->status, 401);
   EXPECT_THAT(Get("/", {{"Authorization", "Bearer x"}, {"Accept", "text/html"}})->body,
-              HasSubstr("That is not the token."));
+              HasSubstr("The token is wrong."));
 }
 
 TEST_F(AdminDoorTest, ByTlsTheCookieNeverTravelsInTheClear) {
@@ -223,7 +222,7 @@ TEST_F(AdminDoorTest, ByTlsTheCookieNeverTravelsInTheClear) {
   EXPECT_THAT(reply, StartsWith("HTTP/1.1 303 "));
   EXPECT_THAT(reply, HasSubstr("\r\nSet-Cookie: __Host-syncline-"));
   EXPECT_THAT(reply, HasSubstr("; Secure\r\n"));
-  // And in plain text nobody is asked for the token.
+  // Over plain text the port does not even ask for the token.
   EXPECT_EQ(Login(kToken)->status, 400);
 }
 

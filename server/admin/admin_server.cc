@@ -69,7 +69,7 @@ class AdminServer::Impl {
                                 .log = options_.log,
                                 .audit = options_.audit};
     if (!options_.token_file.empty()) {
-      // The same family as that of the other doors, whichever is first.
+      // The same family as for the other doors, whichever is created first.
       prometheus::Counter* refused =
           &prometheus::BuildCounter()
                .Name("syncline_auth_refused_total")
@@ -93,7 +93,8 @@ class AdminServer::Impl {
           .made = HttpPage::Made::kOnLoop, .make = std::move(make), .door = door};
     };
     const auto aside = [&](const char* path, auto make) {
-      options.pages[path] = {.made = HttpPage::Made::kAside, .make = std::move(make)};
+      options.pages[path] = {.made = HttpPage::Made::kOnSecondThread,
+                             .make = std::move(make)};
     };
     on_loop(
         "/livez", [] { return HttpReply{.body = "alive\n"}; }, HttpPage::Door::kProbe);
@@ -104,7 +105,7 @@ class AdminServer::Impl {
               [this] { return HttpReply{.type = kHtml, .body = Links(options_.title)}; });
     } else {
       for (const DashboardFile& file : DashboardFiles()) {
-        // The login form has the dashboard's style.
+        // The login form uses the style of the dashboard, so it needs no token.
         const bool is_style = std::string_view(file.path).ends_with(".css");
         on_loop(
             file.path,
@@ -119,7 +120,7 @@ class AdminServer::Impl {
             [this] { return Json(pages_.history->FiguresJson(History::Span::kLatest)); });
       aside("/events", [this] { return Json(Events()); });
       aside("/advice", [this] { return Json(Advice()); });
-      options.pages["/stream"] = {.made = HttpPage::Made::kAside,
+      options.pages["/stream"] = {.made = HttpPage::Made::kOnSecondThread,
                                   .make = [this] { return StreamBegin(); },
                                   .next = [this] { return StreamPart(); }};
     }
@@ -139,8 +140,8 @@ class AdminServer::Impl {
     return pages_.events_json ? pages_.events_json() : R"({"events":[]})";
   }
 
-  // All that there is, so that a reader may come again after any interruption. The status
-  // is last: whoever has it has the rest.
+  // Sends everything, so that a reader may return after any interruption. The status is
+  // last: a reader that has it has everything.
   HttpReply StreamBegin() const {
     return {.body = absl::StrCat(
                 StreamEvent("history", pages_.history->FiguresJson(History::Span::kAll)),
@@ -148,9 +149,9 @@ class AdminServer::Impl {
                 StreamEvent("status", Status()))};
   }
 
-  // Of the thread that makes pages.
+  // Called on the thread that makes pages.
   HttpReply StreamPart() {
-    constexpr uint64_t kAdviceEvery = 5;  // it is on some seconds
+    constexpr uint64_t kAdviceEvery = 5;  // parts; there is one each second
     const bool has_advice = ++stream_parts_ % kAdviceEvery == 0;
     return {.body = absl::StrCat(StreamEvent("latest", pages_.history->FiguresJson(
                                                            History::Span::kLatest)),

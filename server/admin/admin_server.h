@@ -1,18 +1,23 @@
-// The admin port of a process, by HTTP or HTTPS: GET /metrics (Prometheus text), /livez, /readyz, /status
-// (JSON) and / with links to them; of a coordinator / is the dashboard, which reads
-// /status, /history, /latest and /events, or has it all told by /stream. Read-only, no secrets, for people, probes and scrapers,
-// who show a token where there is one (server/admin/admin_door.h); probes need none.
+// The admin port of a process, over HTTP or HTTPS, for people, probes and scrapers. All
+// processes have GET /metrics (Prometheus text), /livez, /readyz, /status (JSON), and /
+// with links to them. On a coordinator, / is the dashboard. It reads /stream, which
+// contains the same as /status, /history, /latest and /events.
+//
+// The port is read-only and shows no secrets. If there is a token, readers must show it
+// (server/admin/admin_door.h); probes need none.
 //
 //   AdminServer admin({.listen = "127.0.0.1:7071", .title = "serve"}, registry, pages);
 //   SYNCLINE_RETURN_IF_ERROR(admin.Start());
 //   ... admin.address() ...
-//   admin.LookAgain();  // each second: certificates and token may have changed
+//   admin.LookAgain();  // each second: reads changed certificates and tokens
 //
-// Probes answer whatever else is connected and however busy the process is
-// (server/admin/http_loop.h). Runs two threads of its own: `not_ready_because` is called
-// from one and must not block, `status_json` from the other; both must be thread-safe.
-// Start once; the destructor stops. Registry and what the callbacks use are borrowed and
-// must outlive the server.
+// Probes are answered whatever else is connected, and however busy the process is
+// (server/admin/http_loop.h).
+//
+// Thread safety: has two threads of its own. `not_ready_because` is called on one of them
+// and must not block. The other callbacks are called on the other thread. All must be
+// thread-safe. Call Start once; the destructor stops the server. The registry and all
+// that the callbacks use must outlive the server.
 #pragma once
 
 #include <functional>
@@ -33,28 +38,30 @@ namespace syncline {
 class History;
 
 struct AdminOptions {
-  std::string listen = "127.0.0.1:7071";  // port 0 takes a free one
-  std::string title = "syncline";         // what the start page says this process is
-  bool seals = false;                     // speaks TLS, with the certificate of `tls`
+  std::string listen = "127.0.0.1:7071";  // port 0: a free one
+  std::string title = "syncline";         // name of the process on the start page
+  bool seals = false;                     // use TLS, with the certificate of `tls`
   TlsOptions tls = {};
-  std::string token_file = {};  // what readers must show; empty: anybody may read
+  std::string token_file = {};  // what readers must show; empty: nothing
   Logger log = {};
-  Logger audit = {};  // whom it refused
+  Logger audit = {};  // logs refused readers
 };
 
 struct AdminPages {
-  // Why the process is not ready yet, one reason an element: "waiting for worker 3 of 4,
-  // 12 s". Empty means ready. Unset means always ready.
+  // Returns why the process is not ready, one reason an element: "waiting for worker 3 of
+  // 4, 12 s". Empty: ready. Null: always ready.
   std::function<std::vector<std::string>()> not_ready_because;
-  // A JSON object. Unset means "{}".
+  // Returns a JSON object. Null: "{}".
   std::function<std::string()> status_json;
-  // Called before metrics are read. Unset: they are as they should be.
+  // Called before metrics are read. Null: nothing needs to be updated.
   std::function<void()> refresh_metrics;
-  // What the dashboard shows besides; null: this process has none. Outlives the server.
+  // Figures for the dashboard. Null: this process has no dashboard. Must outlive the
+  // server.
   const History* history = nullptr;
-  // Of a coordinator: what happened (comm/rpc/event_json.h).
+  // On a coordinator: returns its events (comm/rpc/event_json.h).
   std::function<std::string()> events_json;
-  // Of a coordinator: what its jobs are bound by (advisor.h). Called by one thread at a time.
+  // On a coordinator: returns what limits the speed of its jobs (advisor.h). Called by
+  // one thread at a time.
   std::function<std::string()> advice_json;
 };
 
@@ -65,14 +72,16 @@ class AdminServer {
   AdminServer(const AdminServer&) = delete;
   AdminServer& operator=(const AdminServer&) = delete;
 
-  // Listens and serves in the background. Failure::kPortInUse names the address and the
-  // fix, Failure::kUsage the flag of a file that is wrong.
+  // Listens, and serves in the background. Fails with Failure::kPortInUse, which names
+  // the address and the fix, or with Failure::kUsage, which names the flag of the wrong
+  // file.
   absl::Status Start();
 
-  // After Start, from one thread: reads certificate and token again if they have changed.
+  // Reads the certificate and the token again if they have changed. Call it after Start,
+  // from one thread.
   void LookAgain();
 
-  // After Start.
+  // REQUIRES: Start has succeeded.
   int port() const;
   std::string address() const;  // host:port
 

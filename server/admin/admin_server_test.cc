@@ -166,11 +166,11 @@ TEST_F(MetricsTest, KeepsJobsApart) {
     EXPECT_THAT(text, HasSubstr(line));
   }
   metrics_.ForgetJob(1);
-  metrics_.SetMembers(1, 4);  // late
+  metrics_.SetMembers(1, 4);  // after the job was forgotten
   text = Scrape();
   EXPECT_THAT(text, Not(HasSubstr("resnet")));
   EXPECT_THAT(text, HasSubstr("syncline_members{job_name=\"bert\"} 8\n"));
-  // Its successor has the same name; what is still said of it changes nothing.
+  // The next job has the same name. Later calls about the old one have no effect.
   metrics_.NameJob(3, "bert");
   metrics_.SetMembers(3, 2);
   metrics_.SetMembers(2, 8);
@@ -214,10 +214,10 @@ TEST_F(MetricsTest, PhasesGrowThroughTheLivesOfAWorker) {
   metrics_.NameJob(1, "a");
   metrics_.SetWorker(1, 2, {.phases = {.steps = 4, .seconds = {1.5, 0, 0.25}}});
   metrics_.SetWorker(1, 2, {.phases = {.steps = 6, .seconds = {2, 0, 0.25}}});
-  // Its next life began anew.
+  // The next process of the worker counts from 0.
   metrics_.SetWorker(1, 2, {.phases = {.steps = 1, .seconds = {0.5, 0, 0.125}}});
   metrics_.SetServerPhases(1, {.steps = 7, .seconds = {0.5, 0, 0.25, 2}});
-  metrics_.SetServerPhases(9, {.steps = 7});  // a job that is not there
+  metrics_.SetServerPhases(9, {.steps = 7});  // an unknown job
   const std::string text = Scrape();
   for (const char* line :
        {"syncline_step_phase_steps_total{job_name=\"a\",rank=\"2\"} 7\n",
@@ -244,7 +244,9 @@ TEST_F(MetricsTest, PleasesPromtool) {
   metrics_.SetWorker(1, 0, {.heartbeat_age = absl::Seconds(1)});
   metrics_.TrafficOf(1)->CountPublished(1);
   JobMetrics jobs(registry_);
-  jobs.Show({.jobs = {{.job = 1, .name = "a \"name\"", .phase = "running", .loss = 1}}});
+  jobs.Show(
+      {.jobs = {
+           {.job = 1, .name = "a \"name\"", .phase = JobPhase::kRunning, .loss = 1}}});
   const TempDirectory directory;
   const std::string path = directory.File("metrics.txt");
   std::ofstream(path) << Scrape();

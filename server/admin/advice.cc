@@ -11,9 +11,9 @@
 namespace syncline {
 namespace {
 
-// What takes less of a step than this is left as it is.
+// A smaller part of a step than this gets no advice.
 constexpr double kWorthALook = 0.15;
-// A job that computes for so much of a step is as it should be.
+// A job that computes for at least this part of a step needs no change.
 constexpr double kMostlyComputes = 0.8;
 constexpr double kSmallStepBytes = 256 << 10;
 constexpr double kShortStepSeconds = 0.005;
@@ -47,12 +47,14 @@ double Of(const ServerFigures* server, ServerPhase phase) {
   return server == nullptr ? 0 : server->phases[phase];
 }
 
-// Servers acknowledge and publish between their work, so that this is not the wire's.
+// Servers acknowledge and publish between their work, so time in which they work is not
+// counted as time of the network.
 double ServerSeconds(const JobFigures& job) {
   return Of(Longest(job, ServerPhase::kStep), ServerPhase::kStep);
 }
 
-// On the slowest worker nobody else is waited for: what all wait for is the wire's.
+// The slowest worker waits for no other worker. Its waits, which all workers have, are
+// therefore the network's.
 double UplinkSeconds(const JobFigures& job) {
   if (job.is_one_host) return 0;
   const double push =
@@ -82,7 +84,8 @@ bool IsDense(const std::string& codec) {
   return codec == "fp32" || codec == "bf16" || codec == "fp16";
 }
 
-// The next smaller codec, and the part of the bytes that it saves.
+// The next smaller codec, and the part of the bytes that it saves. Empty name: there is
+// none, and larger or local steps are advised instead.
 struct SmallerCodec {
   std::string name = {};
   double saves = 0;
@@ -93,7 +96,7 @@ SmallerCodec SmallerThan(const std::string& codec) {
   if (absl::StartsWith(codec, "int") || absl::StartsWith(codec, "natural")) {
     return {"onebit", 0.85};
   }
-  return {"", 0.5};  // steps that are larger, or local ones
+  return {"", 0.5};
 }
 
 std::string ChangeOfWire(const char* option, const SmallerCodec& smaller) {
@@ -146,7 +149,7 @@ const char* SureName(Advice::Sure sure) {
                                          : "little";
 }
 
-// ---- The rules ----
+// ---- Rules ----
 
 std::optional<Advice> AdviseOnCompute(const JobFigures& job) {
   const double step = job.step_seconds();
@@ -160,8 +163,8 @@ std::optional<Advice> AdviseOnCompute(const JobFigures& job) {
       .what = absl::StrFormat("every worker computes for %.0f %% of a step or more",
                               100 * least / step),
       .change =
-          "nothing of servers, codecs or network: the program itself, or faster "
-          "devices"};
+          "nothing in servers, codecs or network: speed up the program itself, or use "
+          "faster devices"};
 }
 
 std::optional<Advice> AdviseOnStraggler(const JobFigures& job) {
@@ -174,7 +177,7 @@ std::optional<Advice> AdviseOnStraggler(const JobFigures& job) {
   const std::vector<double> all = Sorted(job, own);
   const double next = all[all.size() - 2];
   const double excess = all.back() - next;
-  // The others wait for about as long.
+  // There is a straggler only if the others wait for about as long.
   const auto wait = [](const WorkerFigures& worker) {
     return worker.phases[WorkerPhase::kOthers] + worker.phases[WorkerPhase::kPublish];
   };
@@ -193,11 +196,12 @@ std::optional<Advice> AdviseOnStraggler(const JobFigures& job) {
                             " for ", Ms(by_link ? pushes : computes),
                             " of a step, and is ready ", Ms(excess),
                             " after all others, which wait for it"),
-       .change = absl::StrCat(
-           by_link ? "look at its network, or give it a place nearer to the servers"
-                   : "look at its host (other programs, throttling, an older device), or "
-                     "give it a smaller part of each batch",
-           "; where workers are slow by turns, mode=ssp:staleness=3 (docs/modes.md)")});
+       .change =
+           absl::StrCat(by_link ? "check its network, or move it nearer to the servers"
+                                : "check its host (other programs, throttling, an older "
+                                  "device), or give it a smaller part of each batch",
+                        "; if a different worker is slow each time, mode=ssp:staleness=3 "
+                        "(docs/modes.md)")});
 }
 
 std::optional<Advice> AdviseOnUplink(const JobFigures& job) {
@@ -235,11 +239,14 @@ std::optional<Advice> AdviseOnServerCpu(const JobFigures& job) {
   if (busiest == nullptr) return std::nullopt;
   const double seconds = busiest->phases[ServerPhase::kStep];
   const double waits = job.step_seconds() - Least(job, WorkerPhase::kCompute);
-  // What it does while workers compute costs nothing. Within a host all that workers wait
-  // for is work of servers, or of others on their cores.
-  const double answers =
+  // Work of a server costs nothing while workers compute. Within a host, workers wait
+  // only for servers, for other work on their cores, and for decisions of the
+  // coordinator.
+  const double waited =
       Middle(job, [](const auto& one) { return one.phases[WorkerPhase::kPush]; }) +
       Least(job, WorkerPhase::kOthers) + Least(job, WorkerPhase::kPublish);
+  const double decided = Of(Longest(job, ServerPhase::kDecide), ServerPhase::kDecide);
+  const double answers = std::max(0.0, waited - decided);
   const double felt = std::min(job.is_one_host ? answers : seconds, waits);
   return IfWorthIt(
       job, felt,
@@ -326,10 +333,9 @@ std::optional<Advice> AdviseOnSmallSteps(const JobFigures& job) {
       {.bound = JobBound::kSmallSteps,
        .gain = waits / 2,
        .sure = Advice::Sure::kLittle,
-       .what =
-           absl::StrFormat("a step carries %.0f kB and takes %s: what it waits for is "
-                           "the way there and back, not bytes",
-                           job.bytes_per_step / 1e3, Ms(step)),
+       .what = absl::StrFormat(
+           "a step carries %.0f kB and takes %s: it waits for round trips, not for bytes",
+           job.bytes_per_step / 1e3, Ms(step)),
        .change = "fewer and larger steps: larger batches, accumulate_steps, or local SGD "
                  "(docs/local_sgd.md)"});
 }

@@ -1,10 +1,11 @@
-// The advisor's rules: what bounds a job, what to change, what that would bring at most, and
-// how sure it is. Pure functions of what a step took of late (comm/base/step_phases.h).
+// The rules of the advisor: what limits the speed of a job, what to change, how much that
+// saves at most, and how certain that is. They are pure functions of what recent steps
+// took (comm/base/step_phases.h).
 //
-//   for (const Advice& advice : Advise(figures)) …   // what takes most of a step first
+//   for (const Advice& advice : Advise(figures)) …   // the largest share first
 //
-// A rule answers nothing where what it looks for takes little of a step. docs/advise.md says
-// what each of them goes by.
+// A rule returns nothing if its subject takes only a small part of a step. docs/advise.md
+// describes what each rule looks at.
 #pragma once
 
 #include <cstddef>
@@ -17,7 +18,7 @@
 
 namespace syncline {
 
-// Of one step, as means: `phases.steps` is 1.
+// Mean times of one step: `phases.steps` is 1.
 struct WorkerFigures {
   uint32_t rank = 0;
   WorkerPhases phases = {};
@@ -32,14 +33,15 @@ struct JobFigures {
   std::string push_codec = {};
   std::string publish_codec = {};
   double compression = 1;     // FP32 bytes of gradients over bytes on the wire
-  double bytes_per_step = 0;  // of a worker, both ways
-  bool is_one_host = false;   // all servers have shared memory only: there is no wire
+  double bytes_per_step = 0;  // of one worker, both ways
+  bool is_one_host = false;   // all servers use shared memory only: there is no network
   std::vector<WorkerFigures> workers = {};
   std::vector<ServerFigures> servers = {};
-  std::vector<uint32_t> without_a_step = {};  // ranks of which nothing is known
-  double seconds = 0;  // in which these steps were seen: the longest of all workers
+  std::vector<uint32_t> without_a_step = {};  // ranks that made no step recently
+  // Time in which these steps were seen: the longest of all workers.
+  double seconds = 0;
 
-  // The longest step of a worker; 0 without workers.
+  // Returns the longest step of a worker, or 0 without workers.
   double step_seconds() const;
 };
 
@@ -58,8 +60,8 @@ const char* BoundName(JobBound bound);  // "straggler"
 
 struct Advice {
   JobBound bound = JobBound::kCompute;
-  double share = 0;  // of a step that it takes
-  double gain = 0;   // of a step that the change saves at most
+  double share = 0;  // part of a step that it takes, from 0 to 1
+  double gain = 0;   // part of a step that the change saves at most
   enum class Sure { kLittle, kFairly, kVery } sure = Sure::kFairly;
   std::string what = {};
   std::string change = {};
@@ -78,7 +80,7 @@ std::optional<Advice> AdviseOnFewServers(const JobFigures& job);
 std::optional<Advice> AdviseOnCodec(const JobFigures& job);
 std::optional<Advice> AdviseOnSmallSteps(const JobFigures& job);
 
-// All rules; the largest share first.
+// Applies all rules. Returns the largest share first.
 std::vector<Advice> Advise(const JobFigures& job);
 
 }  // namespace syncline

@@ -11,13 +11,13 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// Milliseconds of compute, encode, push, others, publish, decode.
+// Makes a worker. `ms`: milliseconds of compute, encode, push, others, publish, decode.
 WorkerFigures Worker(uint32_t rank, const std::array<double, 6>& ms) {
   WorkerFigures worker{.rank = rank, .phases = {.steps = 1}};
   for (size_t i = 0; i < ms.size(); ++i) worker.phases.seconds[i] = ms[i] / 1e3;
   return worker;
 }
-// Of hold, decide, step, publish.
+// Makes a server. `ms`: milliseconds of hold, decide, step, publish.
 ServerFigures Server(uint32_t number, const std::array<double, 4>& ms) {
   ServerFigures server{.server = number, .phases = {.steps = 1}};
   for (size_t i = 0; i < ms.size(); ++i) server.phases.seconds[i] = ms[i] / 1e3;
@@ -71,7 +71,7 @@ TEST(Advice, WorkersThatAreEquallyFastHaveNoStraggler) {
       AdviseOnStraggler(JobOf({Worker(0, {50, 0, 5, 5, 0, 0})}, {})).has_value());
 }
 
-// One that nobody waits for, as in mode ssp, holds up nobody.
+// A worker that nobody waits for, as in mode ssp, delays nobody.
 TEST(Advice, NobodyWaitsForASlowWorkerThatIsNoStraggler) {
   EXPECT_FALSE(
       AdviseOnStraggler(
@@ -102,7 +102,7 @@ TEST(Advice, TheDownlinkIsWhatEvenTheSlowestWorkerWaitsFor) {
       JobOf({Worker(0, {10, 0, 5, 5, 60, 0}), Worker(1, {10, 0, 5, 5, 60, 0})}, {}));
   ASSERT_TRUE(waits.has_value());
   EXPECT_NEAR(waits->share, 0.75, 1e-9);
-  // The others' rest of the weights waits for a slow worker's last tensors.
+  // The other workers wait for the last tensors of the slow worker, not for the network.
   EXPECT_FALSE(
       AdviseOnDownlink(
           JobOf({Worker(0, {10, 0, 5, 5, 60, 0}), Worker(1, {70, 0, 5, 1, 4, 0})}, {}))
@@ -120,6 +120,16 @@ TEST(Advice, WithinAHostThereIsNoWire) {
   EXPECT_EQ(all[0].bound, JobBound::kServerCpu);
   EXPECT_EQ(all[0].sure, Advice::Sure::kFairly);
   EXPECT_NEAR(all[0].share, 75.0 / 85, 1e-9);
+}
+
+TEST(Advice, WaitingForADecisionIsNoWorkOfAServerOfThisHost) {
+  JobFigures job =
+      JobOf({Worker(0, {20, 1, 2, 85, 1, 0}), Worker(1, {20, 1, 2, 85, 1, 0})},
+            {Server(0, {1, 81, 0.6, 1})});
+  job.is_one_host = true;
+  const auto all = Advise(job);
+  ASSERT_EQ(all.size(), 1u);
+  EXPECT_EQ(all[0].bound, JobBound::kDecision);
 }
 
 TEST(Advice, DecisionsAndFewServersHaveTheirRules) {

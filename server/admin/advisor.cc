@@ -19,7 +19,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-// As servers say it that have no network (comm/transport/network).
+// What servers without a network report (comm/transport/network).
 constexpr char kSharedMemory[] = "shared memory of this host";
 constexpr absl::Duration kApart = StepWindow<kWorkerPhaseNames.size()>::kApart;
 
@@ -42,14 +42,14 @@ Json AllAsJson(const JobFigures& figures) {
 
 absl::Status Advisor::Add(const std::string& status_json, absl::Duration now) {
   const Json status = Json::parse(status_json, nullptr, /*allow_exceptions=*/false);
-  if (!status.is_object()) return absl::InternalError("a status that is no JSON");
+  if (!status.is_object()) return absl::InternalError("a status that is not JSON");
   now_ = now;
   bool is_one_host = true;
   for (const Json& server : status.value("servers", Json::array())) {
     is_one_host = is_one_host && server.value("lanes", "") == kSharedMemory;
   }
   const Json jobs = status.value("jobs", Json::array());
-  std::map<std::string, const Json*> newest;  // by name: several may have had it
+  std::map<std::string, const Json*> newest;  // by name; several jobs may have had it
   for (const Json& of : jobs) newest[of.value("name", "")] = &of;
   std::erase_if(jobs_, [&](const auto& known) { return !newest.contains(known.first); });
   for (const auto& [name, of] : newest) {
@@ -109,7 +109,7 @@ absl::StatusOr<JobFigures> Advisor::FiguresOf(const std::string& name) const {
   };
   if (job.phase != "running") return fails("is ", job.phase, ", not running");
   if (absl::StartsWith(job.mode, "asp")) {
-    return fails("has mode asp: no worker of it waits for others");
+    return fails("has mode asp: its workers do not wait for each other");
   }
   if (job.workers.empty()) return fails("has no workers");
   JobFigures figures = job.settings;
@@ -146,9 +146,9 @@ std::string Advisor::AllJson() const {
     if (job.phase != "running") continue;
     absl::StatusOr<JobFigures> figures = FiguresOf(name);
     if (figures.ok()) seconds = std::max(seconds, figures->seconds);
-    // What a shorter time shows may be chance.
+    // A shorter time may show only chance.
     if (figures.ok() && figures->seconds < absl::ToDoubleSeconds(kApart)) {
-      figures = absl::FailedPreconditionError("looked at for a moment only");
+      figures = absl::FailedPreconditionError("not observed for long enough yet");
     }
     jobs.push_back(
         {{"job", job.job},
@@ -173,7 +173,7 @@ std::string AdviceAsText(const std::string& job, const JobFigures& figures) {
       absl::StrFormat("job %s: a step takes %.3g ms on its slowest worker\n",
                       Printable(job), 1e3 * figures.step_seconds());
   if (!figures.without_a_step.empty()) {
-    absl::StrAppend(&text, "  without a step of late, and left out: worker ",
+    absl::StrAppend(&text, "  no recent step, and left out: worker ",
                     absl::StrJoin(figures.without_a_step, ", "), "\n");
   }
   const std::vector<Advice> all = Advise(figures);

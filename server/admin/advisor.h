@@ -1,15 +1,17 @@
-// What the advisor sees: statuses (comm/rpc/status_json.h), of which differences say what a
-// step of late took. Figures come out for the rules (advice.h), and advice as JSON for the
+// Computes what recent steps of jobs took, from the differences between statuses
+// (comm/rpc/status_json.h). The result goes to the rules (advice.h), or as JSON to the
 // dashboard.
 //
 //   Advisor advisor;
-//   advisor.Add(status_json, now);                    // now and then
+//   advisor.Add(status_json, now);                    // from time to time
 //   for (const Advice& advice : Advise(*advisor.FiguresOf("bert"))) …
 //
-// Each member has a window of its own (step_window.h): steps may take longer than statuses are
-// apart, and one that has made none yet keeps nobody else's figures back.
+// Each member has its own window (step_window.h). So steps may take longer than the time
+// between statuses, and a member without a step does not delay the results of others.
 //
-// Bounded: some sums of each member are kept. Thread safety: none.
+// Keeps a bounded number of sums for each member.
+//
+// Thread safety: none.
 #pragma once
 
 #include <cstdint>
@@ -28,17 +30,22 @@ namespace syncline {
 
 class Advisor {
  public:
-  // `now` is monotonic. InternalError when this is no status: nothing changes then.
+  // `now` is monotonic. Fails with Internal, and changes nothing, if this is not a status.
   absl::Status Add(const std::string& status_json, absl::Duration now);
 
-  // Of the last steps that were seen. NotFound when there is no such job, with the names of
-  // those that run; FailedPrecondition when it made no step on any worker, or is in a mode
-  // whose workers do not wait for each other.
+  // Returns the mean times of the last steps that were seen. Fails with NotFound, which
+  // names the known jobs, if there is no such job. Fails with FailedPrecondition if the
+  // job is not running, if no worker made a step, or if its workers do not wait for each
+  // other (mode asp).
   absl::StatusOr<JobFigures> FiguresOf(const std::string& job) const;
 
-  // {"seconds":10.2,"jobs":[{"job":1,"name":"bert","why_not":"","without_a_step":[2],
-  // "advice":[{"bound":"straggler","share":0.6,"gain":0.6,"sure":"very","what":"…",
-  // "change":"…"}]}]}: of jobs that run. `seconds`: as far back as that of any job looks.
+  // Returns the advice for the jobs that run:
+  //
+  //   {"seconds":10.2,"jobs":[{"job":1,"name":"bert","why_not":"","without_a_step":[2],
+  //   "advice":[{"bound":"straggler","share":0.6,"gain":0.6,"sure":"very","what":"…",
+  //   "change":"…"}]}]}
+  //
+  // `seconds` is the longest window of all jobs. `why_not` says why a job has no advice.
   std::string AllJson() const;
 
  private:
@@ -57,11 +64,12 @@ class Advisor {
 
   void AddMembers(const nlohmann::json& of, Job& job) const;
 
-  std::map<std::string, Job> jobs_;  // by name: the newest of each
+  std::map<std::string, Job> jobs_;  // the newest of each name
   absl::Duration now_ = {};          // of the last status
 };
 
-// The advice on one job as lines of text, and as {"step_seconds":0.08,"advice":[...]}.
+// Return the advice for one job as lines of text, and as
+// {"step_seconds":0.08,"without_a_step":[],"advice":[...]}.
 std::string AdviceAsText(const std::string& job, const JobFigures& figures);
 std::string AdviceAsJson(const JobFigures& figures);
 

@@ -24,7 +24,8 @@ struct Seen {
   std::string mode = "bsp";
 };
 
-// Worker 0 waits for 30 ms of each step for worker 1, which computes 40.
+// Returns a status in which worker 1 computes for 40 ms of each step, and worker 0 waits
+// for it for 30 ms.
 std::string Status(const Seen& seen) {
   const auto member = [&](int rank, double compute, double others) {
     return absl::StrCat(
@@ -73,13 +74,13 @@ TEST(Advisor, AskersAtAnyTimesSeeTheStepsOfTheLastSeconds) {
   Advisor hasty;
   ASSERT_TRUE(hasty.Add(Status({.steps = 100}), absl::Seconds(1)).ok());
   ASSERT_TRUE(hasty.Add(Status({.steps = 140}), absl::Seconds(2)).ok());
-  EXPECT_THAT(hasty.AllJson(), HasSubstr("a moment only"));
+  EXPECT_THAT(hasty.AllJson(), HasSubstr("not observed for long"));
   const auto all = nlohmann::json::parse(advisor.AllJson());
   EXPECT_GE(all["seconds"].get<double>(), 8);
   EXPECT_LE(all["seconds"].get<double>(), 14);
 }
 
-// As workers tell it: sums are of whole steps.
+// Workers report sums of whole steps.
 struct Step {
   double seconds = 18;
   double since = 0;  // when the worker joined
@@ -103,21 +104,21 @@ TEST(Advisor, StepsThatTakeLongerThanItsWindowGiveAdviceThatStays) {
   Advisor advisor;
   const Step slow = {.seconds = 18};
   int said = 0;
-  for (int now = 5; now <= 200; now += 5) {  // as the dashboard asks
+  for (int now = 5; now <= 200; now += 5) {  // as often as the dashboard asks
     ASSERT_TRUE(advisor
                     .Add(StatusOf(MemberAt(0, slow, now) + "," + MemberAt(1, slow, now)),
                          absl::Seconds(now))
                     .ok());
     const auto all = nlohmann::json::parse(advisor.AllJson());
     const auto& of = all["jobs"][0];
-    if (now < 20) continue;  // no step is over
+    if (now < 20) continue;  // no step has ended
     ASSERT_EQ(of["why_not"], "") << "after " << now << " s";
     EXPECT_THAT(of["advice"][0]["what"].get<std::string>(),
                 HasSubstr("worker 1 computes for 18000 ms"));
     ++said;
   }
   EXPECT_GT(said, 30);
-  // Of several steps, and not of all that there ever were.
+  // The window has several steps, not all that were ever made.
   EXPECT_GE(advisor.FiguresOf("bert")->seconds, 4 * 18 - 5);
   EXPECT_LE(advisor.FiguresOf("bert")->seconds, 6 * 18);
 }
@@ -157,7 +158,7 @@ TEST(Advisor, ANewcomerWithoutAStepIsLeftOutAndNamed) {
   EXPECT_EQ(figures->workers.size(), 2u);
   EXPECT_EQ(figures->without_a_step, std::vector<uint32_t>{2});
   EXPECT_THAT(AdviceAsText("bert", *figures),
-              HasSubstr("without a step of late, and left out: worker 2\n"));
+              HasSubstr("no recent step, and left out: worker 2\n"));
   const auto all = nlohmann::json::parse(advisor.AllJson());
   EXPECT_EQ(all["jobs"][0]["without_a_step"], nlohmann::json({2}));
   EXPECT_EQ(all["jobs"][0]["advice"][0]["bound"], "straggler");
@@ -192,7 +193,7 @@ TEST(Advisor, SaysWhyItHasNoAdvice) {
   EXPECT_THAT(why({.steps = 19, .incarnation = 2}), HasSubstr("made no step on any"));
   EXPECT_THAT(why({.steps = 19, .job = 2}), HasSubstr("made no step on any worker"));
   EXPECT_THAT(why({.steps = 19, .phase = "waiting"}), HasSubstr("is waiting"));
-  EXPECT_THAT(why({.steps = 19, .mode = "asp"}), HasSubstr("no worker of it waits"));
+  EXPECT_THAT(why({.steps = 19, .mode = "asp"}), HasSubstr("its workers do not wait"));
 }
 
 }  // namespace

@@ -15,8 +15,16 @@ prometheus::Gauge& CoordinatorLeads(prometheus::Registry& registry) {
       .Add({});
 }
 
+prometheus::Gauge& CheckpointStoreAvailable(prometheus::Registry& registry) {
+  return prometheus::BuildGauge()
+      .Name("syncline_checkpoint_store_available")
+      .Help("1 while the place for checkpoints answers, 0 while it is away.")
+      .Register(registry)
+      .Add({});
+}
+
 ControlMetrics::ControlMetrics(prometheus::Registry& registry) {
-  // The same family as that of the data plane's door, whichever is first.
+  // The same family as for the data plane, whichever is created first.
   auto& family = prometheus::BuildCounter()
                      .Name("syncline_auth_refused_total")
                      .Help(

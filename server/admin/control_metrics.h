@@ -1,7 +1,11 @@
-// Whom the coordinator turned away, for Prometheus:
-// syncline_auth_refused_total{door="control",reason}. The data plane's door is in
-// metrics.h. What the audit log lost: syncline_audit_lines_lost_total. And whether this
-// coordinator is the one that decides: syncline_coordinator_leads.
+// Metrics of the control plane, for Prometheus:
+//
+//   syncline_auth_refused_total{door="control",reason}  peers that were refused
+//   syncline_audit_lines_lost_total                     lines that the audit log lost
+//   syncline_coordinator_leads                          whether this coordinator leads
+//   syncline_checkpoint_store_available                 also on servers
+//
+// metrics.h has the refusals of the data plane.
 //
 // Thread safety: any thread.
 #pragma once
@@ -17,16 +21,21 @@ class Registry;
 namespace syncline {
 
 enum class ControlRefusal {
-  kHandshake,  // no TLS, or a certificate that the coordinator does not believe
-  kNoRole,     // one that names no role here
-  kRole,       // one whose role may not do that
-  kStreams,    // one that has as many streams as a certificate may have
+  kHandshake,  // no TLS, or a certificate that the coordinator does not trust
+  kNoRole,     // a certificate without a role here
+  kRole,       // the role does not permit this
+  kStreams,    // too many streams use this certificate
   kLocalUser,  // without TLS: another user of this host
-  kCrowded,    // too many that had not been let in yet: one made room
+  kCrowded,    // closed to make room: too many were not admitted yet
 };
 
-// 1: this coordinator leads, or is the only one; 0: it is a standby. Of the registry.
+// Returns the gauge. 1: this coordinator leads, or is the only one. 0: it is a standby.
+// The registry owns it.
 prometheus::Gauge& CoordinatorLeads(prometheus::Registry& registry);
+
+// Returns the gauge. 1: checkpoints can be read and written. 0: their store is
+// unreachable. The registry owns it.
+prometheus::Gauge& CheckpointStoreAvailable(prometheus::Registry& registry);
 
 class ControlMetrics {
  public:
@@ -39,9 +48,9 @@ class ControlMetrics {
   static constexpr std::array<const char*, 6> kReasons = {
       "handshake", "no_role", "role", "streams", "local_user", "crowded"};
 
-  // By ControlRefusal; of the registry.
+  // By ControlRefusal. The registry owns the counters.
   std::array<prometheus::Counter*, kReasons.size()> counters_;
-  prometheus::Counter* lost_audit_lines_;  // of the registry
+  prometheus::Counter* lost_audit_lines_;  // owned by the registry
 };
 
 }  // namespace syncline

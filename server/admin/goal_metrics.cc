@@ -21,9 +21,9 @@ Family<Gauge>& Gauges(prometheus::Registry& registry, const char* name,
 
 GoalFamilies::GoalFamilies(prometheus::Registry& registry)
     : limit(Gauges(registry, "syncline_goal_limit",
-                   "What a job's figure should be: at least, or at most.")),
+                   "Limit of a job's goal: at least, or at most.")),
       value(Gauges(registry, "syncline_goal_value",
-                   "A goal's figure in the last window of time.")),
+                   "Value of a goal in the last window of time.")),
       budget_left(
           Gauges(registry, "syncline_goal_budget_left_ratio",
                  "Share of a goal's error budget of the last hour that is left.")),
@@ -39,7 +39,7 @@ GoalFamilies::GoalFamilies(prometheus::Registry& registry)
                   .Register(registry)),
       answers(prometheus::BuildCounter()
                   .Name("syncline_goal_answers_total")
-                  .Help("What the coordinator did by itself as goals were missed.")
+                  .Help("What the coordinator did by itself because goals were missed.")
                   .Register(registry)) {}
 
 struct GoalSeries::OfGoal {
@@ -71,8 +71,8 @@ struct GoalSeries::OfGoal {
   OfGoal(const OfGoal&) = delete;
   OfGoal& operator=(const OfGoal&) = delete;
 
-  // Other goals begin anew.
-  bool IsAnew(const GoalView& goal) const {
+  // Returns whether the counts have started again, because the goals are other ones.
+  bool HasRestarted(const GoalView& goal) const {
     return goal.met_seconds < met->Value() || goal.missed_seconds < missed->Value();
   }
 
@@ -92,7 +92,7 @@ struct GoalSeries::OfGoal {
   const GoalFamilies& families;
   prometheus::Labels own;
   Gauge* limit = nullptr;
-  Gauge* value = nullptr;  // null: none yet
+  Gauge* value = nullptr;  // null: no value yet
   Gauge* budget_left = nullptr;
   Gauge* missed_windows = nullptr;
   Gauge* will_be_missed = nullptr;
@@ -127,7 +127,7 @@ void GoalSeries::Show(const JobView& job) {
   for (const GoalView& goal : goals) {
     const std::string name(GoalName(goal.goal.kind));
     std::unique_ptr<OfGoal>& series = goals_[name];
-    if (series != nullptr && series->IsAnew(goal)) series.reset();
+    if (series != nullptr && series->HasRestarted(goal)) series.reset();
     if (series == nullptr) {
       series = std::make_unique<OfGoal>(
           families_, prometheus::Labels{{"job_name", job_name_}, {"goal", name}});

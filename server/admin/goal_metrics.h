@@ -1,8 +1,8 @@
-// The series of a job's goals (docs/goals.md), and the families that they are in: nine for
-// each goal, of which there are four at most, and one for each kind of answer. For
-// job_metrics.cc alone.
+// The Prometheus series of a job's goals (docs/goals.md), and the families that contain
+// them. There are nine series for each of up to four goals, and one for each kind of
+// answer. Used by job_metrics.cc only.
 //
-// Thread safety: none but that of prometheus-cpp.
+// Thread safety: only that of prometheus-cpp.
 #pragma once
 
 #include <map>
@@ -31,7 +31,7 @@ struct GoalFamilies {
   prometheus::Family<prometheus::Counter>& answers;
 };
 
-// Of one job; they end with this, and with the goal.
+// The series of one job. They end with this object; those of one goal end with the goal.
 class GoalSeries {
  public:
   GoalSeries(const GoalFamilies& families, std::string job_name);
@@ -39,6 +39,7 @@ class GoalSeries {
   GoalSeries(const GoalSeries&) = delete;
   GoalSeries& operator=(const GoalSeries&) = delete;
 
+  // Updates the series. A goal gets its series when it is first seen.
   void Show(const JobView& job);
 
  private:

@@ -18,7 +18,7 @@ double Seconds(absl::Time time) {
 }
 
 std::string Dump(const Json& json) {
-  // Names come from members: what is no UTF-8 must not end the process.
+  // Names come from members. Invalid UTF-8 in them must not end the process.
   return json.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
@@ -34,8 +34,6 @@ Json WorkersOf(const OwnTimes& times) {
   return workers;
 }
 
-bool IsOver(const JobView& job) { return job.phase == "over" || job.phase == "failed"; }
-
 }  // namespace
 
 void History::Add(const CoordinatorView& view, absl::Time now) {
@@ -43,7 +41,7 @@ void History::Add(const CoordinatorView& view, absl::Time now) {
   ++samples_;
   for (const JobView& job : view.jobs) {
     const auto known = jobs_.find(job.job);
-    if (known != jobs_.end() && !IsOver(job)) known->second.seen = samples_;
+    if (known != jobs_.end() && !job.IsOver()) known->second.seen = samples_;
   }
   for (const JobView& job : view.jobs) AddJob(job, now);
 }
@@ -51,7 +49,7 @@ void History::Add(const CoordinatorView& view, absl::Time now) {
 void History::AddJob(const JobView& view, absl::Time now) {
   auto known = jobs_.find(view.job);
   if (known == jobs_.end()) {
-    if (IsOver(view) || (jobs_.size() >= limits_.jobs && !ForgetAJob())) return;
+    if (view.IsOver() || (jobs_.size() >= limits_.jobs && !ForgetAJob())) return;
     known = jobs_.emplace(view.job, Job{.name = view.name, .seen = samples_}).first;
   }
   Job& job = known->second;
@@ -59,35 +57,22 @@ void History::AddJob(const JobView& view, absl::Time now) {
   job.bytes.Add(view.members, &MemberView::bytes);
   job.samples.Add(view.members, &MemberView::samples);
   job.own_times.Add(view.members);
-  if (!IsOver(view) || !job.is_over) {  // also where it ended
+  if (!view.IsOver() || !job.is_over) {  // also the point at which it ended
     AddPoint({.time = now,
               .step = job.step,
               .loss = view.loss,
-              .bytes = job.bytes.sum,
-              .samples = job.samples.sum},
+              .bytes = job.bytes.sum(),
+              .samples = job.samples.sum()},
              job);
   }
-  job.is_over = IsOver(view);
-}
-
-void History::Count::Add(const std::vector<MemberView>& members,
-                         uint64_t MemberView::*figure) {
-  std::map<uint32_t, uint64_t> now;
-  for (const MemberView& member : members) {
-    const auto known = of_members.find(member.rank);
-    const uint64_t before = known == of_members.end() ? 0 : known->second;
-    const uint64_t count = member.*figure;
-    sum += count >= before ? count - before : count;
-    now[member.rank] = count;
-  }
-  of_members = std::move(now);
+  job.is_over = view.IsOver();
 }
 
 void History::AddPoint(const Point& point, Job& job) const {
   job.fine.push_back(point);
   ++job.added;
   if (job.fine.size() <= limits_.fine_points) return;
-  // Points leave the fine ones in the order of their numbers: every `coarse`th one stays.
+  // Points leave `fine` in the order of their numbers, and every `coarse`th one is kept.
   const uint64_t number = job.added - job.fine.size();
   if (number % limits_.coarse == 0) job.coarse.push_back(job.fine.front());
   job.fine.pop_front();

@@ -20,7 +20,7 @@ const absl::Time kStart = absl::FromUnixSeconds(1000);
 JobView Running(uint64_t step, std::vector<MemberView> members) {
   return {.job = 1,
           .name = "bert",
-          .phase = "running",
+          .phase = JobPhase::kRunning,
           .epoch = 1,
           .step = step,
           .members = std::move(members)};
@@ -91,7 +91,8 @@ TEST(History, ThinsOutWhatIsOldAndForgetsWhatIsOlder) {
   }
   std::vector<uint64_t> steps;
   for (const json& point : Points(history)) steps.push_back(point["step"]);
-  // 0 is too old, 3, 6 and 9 are the ones that stay of what is no longer fine: the last two.
+  // Point 0 was dropped. Points 3, 6 and 9 are kept of those that are no longer among the
+  // last two.
   EXPECT_THAT(steps, ElementsAre(6, 9, 10, 11, 12, 13));
 }
 
@@ -118,7 +119,7 @@ TEST(History, AJobThatIsOverGetsNoMorePoints) {
   History history;
   history.Add({.jobs = {Running(1, {{.rank = 0, .name = "h:1"}})}}, kStart);
   JobView over = Running(9, {});
-  over.phase = "failed";
+  over.phase = JobPhase::kFailed;
   history.Add({.jobs = {over}}, kStart);
   history.Add({.jobs = {over}}, kStart);
   EXPECT_EQ(Points(history).size(), 2);
@@ -141,7 +142,7 @@ std::vector<uint32_t> Jobs(const History& history) {
 TEST(History, TheJobThatEndedFirstGoesForANewOne) {
   History history({.jobs = 2});
   JobView over = Numbered(2, 1);
-  over.phase = "over";
+  over.phase = JobPhase::kOver;
   history.Add({.jobs = {Numbered(1, 1), Numbered(2, 1)}}, kStart);
   history.Add({.jobs = {Numbered(1, 2), over}}, kStart);
   history.Add({.jobs = {Numbered(1, 3), over, Numbered(3, 1)}}, kStart);

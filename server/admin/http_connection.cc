@@ -13,7 +13,7 @@
 namespace syncline {
 namespace {
 
-// What is sealed and offered to the socket at once: some records of TLS.
+// Bytes that are encrypted and passed to the socket at once: several TLS records.
 constexpr size_t kPieceBytes = size_t{64} << 10;
 
 bool IsForLater() { return errno == EAGAIN || errno == EINTR; }
@@ -36,7 +36,7 @@ bool HttpConnection::Receive(std::string& received) {
   if (got < 0) return IsForLater();
   if (got == 0) return false;
   const std::string_view taken(bytes.data(), static_cast<size_t>(got));
-  // A method of HTTP begins with a letter, a record of TLS with a number below 32.
+  // HTTP methods begin with a letter, TLS records with a number below 32.
   if (std::exchange(is_first_, false) &&
       absl::ascii_isupper(static_cast<unsigned char>(taken.front()))) {
     tls_.reset();
@@ -47,7 +47,7 @@ bool HttpConnection::Receive(std::string& received) {
   }
   const bool is_well = tls_->Receive(taken, received).ok();
   outgoing_ += tls_->TakeOutput();
-  // The handshake's answer, or the alert that says what is wrong.
+  // Sends the answer of the handshake, or the alert that says what is wrong.
   return Flush() && is_well;
 }
 
@@ -95,11 +95,11 @@ void HttpConnection::EndSending() {
   if (tls_ != nullptr) {
     tls_->End();
     const std::string last = tls_->TakeOutput();
-    // A socket that does not take these few bytes has a peer that will not miss them.
+    // If the socket does not take these few bytes, the peer does not need them.
     static_cast<void>(send(socket_.get(), last.data(), last.size(), MSG_NOSIGNAL));
   }
-  // Closing at once would reset the connection where the peer still sends, and the peer
-  // might never see the reply.
+  // If the socket were closed now while the peer still sends, the connection would be
+  // reset, and the peer might never see the reply.
   shutdown(socket_.get(), SHUT_WR);
 }
 

@@ -1,4 +1,4 @@
-// One connection of an admin port: a socket that never blocks, with TLS or without.
+// One connection of an admin port: a non-blocking socket, with or without TLS.
 //
 //   HttpConnection connection(std::move(socket), std::make_unique<TlsSession>(*identity));
 //   if (!connection.Receive(received)) ... it is over ...
@@ -6,10 +6,11 @@
 //   if (!connection.Flush()) ... it is over ...
 //   if (connection.has_unsent()) ... Flush again when the socket takes more ...
 //
-// Where TLS is spoken, a peer that begins with plain text is heard and answered so, and
-// is_plain_text() says it: for probes, and to tell people what to write instead.
+// If TLS is expected and the peer begins with plain text, the connection uses plain text,
+// and is_plain_text() returns true. Probes may do that; other readers are told to use
+// https.
 //
-// Thread safety: belongs to one thread.
+// Thread safety: none; one thread owns it.
 #pragma once
 
 #include <cstddef>
@@ -28,25 +29,28 @@ class HttpConnection {
   HttpConnection(UniqueFd socket, std::unique_ptr<TlsSession> tls);
 
   int fd() const { return socket_.get(); }
-  // "10.0.0.7" (comm/base/crowd.h); empty once it has gone.
+  // Returns the peer's address, such as "10.0.0.7" (comm/base/crowd.h). Empty: it is
+  // gone.
   std::string Source() const;
 
-  // Appends what has come to `received`. False when the peer ended it, or it broke.
+  // Appends the data that has arrived to `received`. Returns false if the connection has
+  // ended or failed.
   bool Receive(std::string& received);
-  // For a peer that has nothing more to say: what comes is dropped unread.
+  // Drops data that arrives after the request. Returns false as Receive does.
   bool Discard();
 
+  // Adds bytes to send. Flush sends them.
   void Send(std::string bytes);
-  // False when it broke.
+  // Returns false if the connection has failed.
   bool Flush();
   bool has_unsent() const { return !outgoing_.empty() || plain_sent_ < plain_.size(); }
   size_t unsent_bytes() const { return outgoing_.size() + plain_.size() - plain_sent_; }
 
-  // Says that nothing follows; the peer may still read what it has.
-  // REQUIRES: !has_unsent()
+  // Ends the sending direction. The peer may still read what was sent. REQUIRES:
+  // !has_unsent()
   void EndSending();
 
-  // TLS is wanted, and the peer speaks plain text.
+  // Returns true if TLS is expected and the peer speaks plain text.
   bool is_plain_text() const { return wants_tls_ && tls_ == nullptr; }
 
  private:
@@ -56,7 +60,7 @@ class HttpConnection {
   bool is_first_ = true;
   std::string plain_;  // to send
   size_t plain_sent_ = 0;
-  std::string outgoing_;  // sealed, or plain_'s turn: what the socket takes next
+  std::string outgoing_;  // next for the socket: encrypted, or a piece of plain_
 };
 
 }  // namespace syncline

@@ -29,13 +29,13 @@
 namespace syncline {
 namespace {
 
-// So few at once that a request that is there is read before its connection would have to
-// give way, even when connections pour in.
+// Few at once, so that a request which has arrived is read before its connection is
+// closed to make room, even when very many connections arrive.
 constexpr int kAcceptsPerRound = 16;
 constexpr int kEventsPerRound = 64;
-// When the process has no descriptor left.
+// How long to wait when the process has no descriptor left.
 constexpr absl::Duration kAcceptPause = absl::Milliseconds(100);
-// What epoll tells; connections count from there on.
+// Values of epoll's user data. Connections have the numbers from kFirstConnection on.
 constexpr uint64_t kListener = 0;
 constexpr uint64_t kWake = 1;
 constexpr uint64_t kFirstConnection = 2;
@@ -43,20 +43,20 @@ constexpr uint64_t kFirstConnection = 2;
 struct Connection {
   enum class State {
     kReading,
-    kWaiting,  // for a page that is made aside
+    kWaiting,  // for a page that is made on the second thread
     kWriting,
     kStreaming,
-    kDraining,  // all is sent; the peer may still read what it has
+    kDraining,  // all was sent; the peer may still be reading
   };
   HttpConnection link;
   absl::Duration deadline;
   State state = State::kReading;
-  uint32_t watched = EPOLLIN;  // events
+  uint32_t watched = EPOLLIN;  // events of epoll
   std::string received = {};
-  HttpRequest asked = {};  // a page that is made aside
+  HttpRequest asked = {};  // for a page that is made on the second thread
   bool head_only = false;
 
-  // Errors come all the same.
+  // Errors are reported without being asked for.
   uint32_t wanted() const {
     const bool reads = state != State::kWaiting && state != State::kWriting;
     return (reads ? EPOLLIN : 0u) | (link.has_unsent() ? EPOLLOUT : 0u);
@@ -105,12 +105,13 @@ class EpollHttpLoop final : public HttpLoop {
   void OnEvent(const epoll_event& event);
   void Accept();
   void Add(UniqueFd socket);
-  bool CloseOldest();  // false: all that there are read the stream
+  // Returns false if all connections read the stream.
+  bool CloseOldest();
   void PauseAccepting();
   void ResumeAccepting();
   void CloseOverdue();
   int MillisecondsToWait() const;
-  // The next three return whether the connection lives on.
+  // The next three return whether the connection stays open.
   bool Serve(uint64_t id, Connection& connection);
   bool Read(Connection& connection);
   bool Write(Connection& connection);
@@ -144,15 +145,15 @@ class EpollHttpLoop final : public HttpLoop {
   const SteadyClock clock_;
   std::atomic<bool> stopping_ = false;
 
-  // Of the loop's thread.
+  // Used by the loop's thread only.
   Connections connections_;
   uint64_t next_id_ = kFirstConnection;
-  std::optional<absl::Duration> accept_again_at_;  // unset: accepting
-  std::string making_;              // path of the page being made, or empty
-  bool making_next_ = false;        // of the stream; for all that read it
-  std::vector<uint64_t> made_for_;  // connections
+  std::optional<absl::Duration> accept_again_at_;  // empty: accepting
+  std::string making_;              // path of the page being made; empty: none
+  bool making_next_ = false;        // a further part of the stream is being made
+  std::vector<uint64_t> made_for_;  // connections that wait for the page
   std::string stream_path_;         // empty: no page is a stream
-  absl::Duration next_part_at_ = absl::InfiniteDuration();  // while somebody reads it
+  absl::Duration next_part_at_ = absl::InfiniteDuration();  // infinite: no readers
   absl::Duration last_part_at_;
 
   std::unique_ptr<PageMaker> maker_;
@@ -181,7 +182,7 @@ void EpollHttpLoop::OnEvent(const epoll_event& event) {
     return;
   }
   const auto found = connections_.find(event.data.u64);
-  if (found == connections_.end()) return;  // gave way in this round
+  if (found == connections_.end()) return;  // it was closed in this round to make room
   const bool broken = (event.events & (EPOLLERR | EPOLLHUP)) != 0;
   if (broken || !Serve(found->first, found->second)) connections_.erase(found);
 }
@@ -210,7 +211,7 @@ void EpollHttpLoop::Add(UniqueFd socket) {
   Connection connection = {.link = HttpConnection(std::move(socket), std::move(session)),
                            .deadline = clock_.Now() + options_.deadline};
   const auto added = connections_.emplace(id, std::move(connection)).first;
-  // The request of a probe is mostly there already.
+  // The request of a probe has usually arrived already.
   if (!Serve(id, added->second)) connections_.erase(added);
 }
 
@@ -245,14 +246,14 @@ int EpollHttpLoop::MillisecondsToWait() const {
     until = std::min(until, connection.deadline);
   }
   if (next_part_at_ != absl::InfiniteDuration()) {
-    // While a part is being made its end wakes us.
+    // The end of a part that is being made wakes the loop.
     if (making_.empty()) until = std::min(until, next_part_at_);
     until = std::min(until, last_part_at_ + options_.stream_silence);
   }
   if (accept_again_at_.has_value()) until = std::min(until, *accept_again_at_);
   if (until == absl::InfiniteDuration()) return -1;
   const absl::Duration left = std::max(until - clock_.Now(), absl::ZeroDuration());
-  // One more, so that the time has really come.
+  // One more, so that the deadline has certainly passed.
   return static_cast<int>(absl::ToInt64Milliseconds(left)) + 1;
 }
 
@@ -364,7 +365,7 @@ void EpollHttpLoop::TakeMadePage() {
   if (making_next_) SendToStreams(reply->body);
   for (const uint64_t id : made_for_) {
     const auto found = connections_.find(id);
-    if (found == connections_.end()) continue;  // its time was over
+    if (found == connections_.end()) continue;  // closed at its deadline
     if (ReadsStream(found->second)) {
       BeginStream(found->second, *reply);
     } else {
@@ -377,7 +378,7 @@ void EpollHttpLoop::TakeMadePage() {
   making_next_ = false;
 }
 
-// The page that was asked for first, for all that ask for it.
+// Begins the page that was requested first, for all connections that wait for it.
 void EpollHttpLoop::MakeNextPage() {
   if (!making_.empty()) return;
   if (const absl::Duration now = clock_.Now(); next_part_at_ <= now) {
@@ -399,7 +400,7 @@ void EpollHttpLoop::MakeNextPage() {
   if (!making_.empty()) maker_->Begin(options_.pages.at(making_).make);
 }
 
-// Or waits for it to begin.
+// Returns true also if the connection waits for the stream to begin.
 bool EpollHttpLoop::ReadsStream(const Connection& connection) const {
   const bool is_made_aside = connection.state == Connection::State::kWaiting ||
                              connection.state == Connection::State::kStreaming;
@@ -431,10 +432,10 @@ void EpollHttpLoop::SendToStreams(const std::string& part) {
     const HttpPage::Door door = options_.pages.at(stream_path_).door;
     if (door == HttpPage::Door::kGuarded && options_.judge &&
         options_.judge(connection.asked).has_value()) {
-      connections_.erase(entry);  // the token is another one by now
+      connections_.erase(entry);  // the token has changed
       continue;
     }
-    if (connection.link.has_unsent()) continue;  // who is behind hears of it later
+    if (connection.link.has_unsent()) continue;  // it is behind, and skips this part
     connection.link.Send(part);
     connection.deadline = last_part_at_ + options_.deadline;
     if (!Serve(entry->first, connection)) connections_.erase(entry);

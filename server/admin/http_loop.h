@@ -1,22 +1,22 @@
-// A small HTTP/1.1 server for probes, scrapers and people: GET and HEAD of a fixed set of
-// pages, one request a connection, in plain text or TLS.
+// A small HTTP/1.1 server for probes, scrapers and people. It answers GET and HEAD for a
+// fixed set of pages, one request a connection, in plain text or TLS.
 //
 //   HttpLoopOptions options;
 //   options.pages["/livez"] = {.make = [] { return HttpReply{.body = "alive\n"}; }};
 //   SYNCLINE_ASSIGN_OR_RETURN(auto loop, HttpLoop::Start(std::move(listener), options));
 //
-// Whatever else is connected, a page of the loop answers at once: one thread waits for
-// all connections, none of them can block it, each has one deadline from its acceptance
-// to the last byte of its reply, and there are never more than `max_connections`, of
-// which the oldest gives way to a new one. Pages that take longer are made on a second
-// thread, one at a time, each once for all that asked before it was begun.
+// Pages made on the loop are answered at once, whatever else is connected. One thread
+// waits for all connections, and none of them can block it. Each connection has one
+// deadline for the whole time from its acceptance to the last byte of its reply. There
+// are at most `max_connections`; a new one closes the oldest. Slower pages are made on a
+// second thread, one at a time. All requests that came before a page was begun share it.
 //
-// A page may be a stream, which goes on after its first part: each further one is made once
-// for all readers. One that still takes the last part gets no other, and is cut off when
-// that lasts longer than `deadline`; so is one whom `judge` does not let in any more.
+// A page may be a stream. Each part after the first one is made once for all its readers.
+// A reader that has not received the previous part gets no new one, and is disconnected
+// after `deadline`. A reader is also disconnected when `judge` no longer admits it.
 //
-// Thread safety: Start and the destructor belong to one thread; pages are called from the
-// loop's two threads, `new_session` and `judge` from the loop's.
+// Thread safety: one thread must call Start and the destructor. Pages are called on the
+// two threads of the loop, `new_session` and `judge` on the loop's thread.
 #pragma once
 
 #include <cstddef>
@@ -38,50 +38,54 @@ namespace syncline {
 
 struct HttpPage {
   enum class Door {
-    kGuarded,  // `judge` says who may read it, and where there is TLS only by TLS
-    kOpen,     // for anybody
-    kProbe,    // for anybody, also in plain text where there is TLS
+    kGuarded,  // judged by `judge`; if the port has TLS, only over TLS
+    kOpen,     // for everybody
+    kProbe,    // for everybody, in plain text too if the port has TLS
   };
   enum class Made {
-    kOnLoop,  // at once, ahead of all else: for probes. `make` must not block
-    kAside,   // on the second thread
+    kOnLoop,          // at once, before all else: for probes; `make` must not block
+    kOnSecondThread,  // on the second thread
   };
   Made made = Made::kOnLoop;
   std::function<HttpReply()> make;
-  // Of a stream: what follows the body of `make`, each `stream_period`, as its body. Made
-  // aside, as `make` must be. At most one page has it.
+  // For a stream: makes the parts that follow the body of `make`, one each
+  // `stream_period`. REQUIRES: `made` is kOnSecondThread, and no other page has `next`.
   std::function<HttpReply()> next = nullptr;
   Door door = Door::kGuarded;
 };
 
 struct HttpLoopOptions {
   std::map<std::string, HttpPage> pages;  // by path
-  // Of a connection; null, or unset: plain text. Must not block, as `judge`.
+  // Makes the TLS session of a connection. Null, or a null result: plain text. Must not
+  // block, as `judge` must not.
   std::function<std::unique_ptr<TlsSession>()> new_session = nullptr;
-  // What answers in place of a page that is guarded, or of one that is not there; nullopt:
-  // who asks may read. Unset: anybody may. The one that may answer a POST.
+  // Returns the reply that replaces a guarded or missing page. Returns nullopt if the
+  // reader may have the page. Null: everybody may. Only this function may answer a POST.
   std::function<std::optional<HttpReply>(const HttpRequest&)> judge = nullptr;
-  // Far more than probes, scrapers and people need, and a small part of the descriptors
-  // that a process may open.
+  // Far more than probes, scrapers and people need, and few of the descriptors that a
+  // process may open.
   size_t max_connections = 128;
-  // Of those that read a stream, which are no others' and give way to nobody.
+  // Limit of connections that read a stream. They are counted separately and are never
+  // closed to make room.
   size_t max_streams = 32;
   absl::Duration stream_period = absl::Seconds(1);
-  // When nothing is made for so long, readers get a comment: proxies end what is silent.
+  // If nothing is made for this long, readers get a comment, because proxies close silent
+  // connections.
   absl::Duration stream_silence = absl::Seconds(15);
-  // Of a connection as a whole: half of what Prometheus waits by default.
+  // For a connection as a whole. Half of what Prometheus waits by default.
   absl::Duration deadline = absl::Seconds(5);
-  // Nobody has anything to send us but a few headers; browsers send those cookies, too,
-  // that other ports of the host have given them.
+  // Peers send only a few headers. Browsers add the cookies of all other ports of the
+  // host.
   size_t max_request_bytes = 8192;
 };
 
 class HttpLoop {
  public:
-  // `listener` listens already.
+  // REQUIRES: `listener` is listening.
   static absl::StatusOr<std::unique_ptr<HttpLoop>> Start(UniqueFd listener,
                                                          HttpLoopOptions options);
-  virtual ~HttpLoop() = default;  // closes all connections, waits for a page being made
+  // Closes all connections, and waits for a page that is being made.
+  virtual ~HttpLoop() = default;
 
  protected:
   HttpLoop() = default;

@@ -58,7 +58,7 @@ class HttpLoopTest : public testing::Test {
     return client;
   }
 
-  // False where the connection was closed.
+  // Returns false if the connection was closed.
   static bool TrySend(const UniqueFd& client, std::string_view bytes) {
     return send(client.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL) ==
            static_cast<ssize_t>(bytes.size());
@@ -68,7 +68,7 @@ class HttpLoopTest : public testing::Test {
     EXPECT_TRUE(TrySend(client, bytes));
   }
 
-  // All that comes until the other side closes.
+  // Reads until the server closes the connection.
   static std::string ReadAll(const UniqueFd& client) {
     std::string text;
     char bytes[4096];
@@ -123,12 +123,12 @@ TEST_F(HttpLoopTest, TakesARequestInPieces) {
   EXPECT_THAT(ReadAll(client), EndsWith("alive\n"));
 }
 
-// None of them ever finishes its request: some say nothing, some start one, some ask for
-// a page that takes long.
+// None of these connections finishes its request: some are silent, some begin a request,
+// some ask for a slow page.
 TEST_F(HttpLoopTest, AnswersAProbeBesideFiveHundredSlowConnections) {
   absl::Notification probed;
   options_.deadline = absl::Hours(1);
-  options_.pages["/slow"] = {.made = HttpPage::Made::kAside, .make = [&] {
+  options_.pages["/slow"] = {.made = HttpPage::Made::kOnSecondThread, .make = [&] {
                                probed.WaitForNotification();
                                return HttpReply{};
                              }};
@@ -141,7 +141,7 @@ TEST_F(HttpLoopTest, AnswersAProbeBesideFiveHundredSlowConnections) {
   }
   EXPECT_THAT(Ask(kProbe), EndsWith("alive\n"));
   probed.Notify();
-  loop_.reset();  // those that wait may have the page made once more, with `probed`
+  loop_.reset();  // the page may be made once more for the connections that wait
 }
 
 TEST_F(HttpLoopTest, ClosesTheOldestOfTooMany) {
@@ -172,7 +172,8 @@ TEST_F(HttpLoopTest, AnswersAProbeByTlsBesideHandshakesThatStandStill) {
   std::vector<UniqueFd> slow;
   for (int i = 0; i < 300; ++i) {
     slow.push_back(Connect());
-    if (i % 2 == 1) TrySend(slow.back(), "\x16\x03\x01\x02");  // of a ClientHello
+    // Beginning of a ClientHello.
+    if (i % 2 == 1) TrySend(slow.back(), "\x16\x03\x01\x02");
   }
   for (const auto& [request, end] :
        {std::pair(std::string(kProbe), std::string("alive\n")),
@@ -186,7 +187,7 @@ TEST_F(HttpLoopTest, AnswersAProbeByTlsBesideHandshakesThatStandStill) {
   loop_.reset();
 }
 
-// A byte now and then does not buy time.
+// Sending a byte now and then does not extend the deadline.
 TEST_F(HttpLoopTest, ClosesAConnectionAtItsDeadline) {
   options_.deadline = absl::Milliseconds(100);
   Start();
@@ -206,7 +207,7 @@ TEST_F(HttpLoopTest, MakesAPageOnceForAllThatWaitForIt) {
   absl::Notification begun;
   absl::Notification go_on;
   std::atomic<int> made = 0;
-  options_.pages["/metrics"] = {.made = HttpPage::Made::kAside, .make = [&] {
+  options_.pages["/metrics"] = {.made = HttpPage::Made::kOnSecondThread, .make = [&] {
                                   if (++made == 1) {
                                     begun.Notify();
                                     go_on.WaitForNotification();
@@ -222,7 +223,7 @@ TEST_F(HttpLoopTest, MakesAPageOnceForAllThatWaitForIt) {
     later.push_back(Connect());
     Send(later.back(), "GET /metrics HTTP/1.1\r\n\r\n");
   }
-  // Its answer shows that the loop has read what came before.
+  // The answer shows that the loop has read the earlier requests.
   EXPECT_THAT(Ask(kProbe), EndsWith("alive\n"));
   go_on.Notify();
   EXPECT_THAT(ReadAll(first), EndsWith("\r\n\r\n1"));
@@ -237,13 +238,13 @@ TEST_F(HttpLoopTest, SendsAPageThatIsLargerThanTheSocketsBuffer) {
   EXPECT_THAT(Ask("GET /large HTTP/1.1\r\n\r\n"), EndsWith("\r\n\r\n" + large));
 }
 
-// Parts are numbered; each is asked for by the loop alone.
+// The parts are numbered. Only the loop's second thread makes them.
 class HttpStreamTest : public HttpLoopTest {
  protected:
   HttpStreamTest() {
     options_.stream_period = absl::Milliseconds(5);
     options_.pages["/stream"] = {
-        .made = HttpPage::Made::kAside,
+        .made = HttpPage::Made::kOnSecondThread,
         .make = [] { return HttpReply{.body = StreamEvent("all", "begin")}; },
         .next =
             [this] {
@@ -257,7 +258,8 @@ class HttpStreamTest : public HttpLoopTest {
     return reader;
   }
 
-  // What comes until it ends with that; all there was, when it ends before.
+  // Reads until the text ends with `end`. Returns what there was if the connection ends
+  // before.
   static std::string ReadUntil(const UniqueFd& client, const std::string& end) {
     std::string text;
     char byte = 0;
@@ -291,17 +293,17 @@ TEST_F(HttpStreamTest, MakesAPartOnceForAllReadersAndNoneForNobody) {
     std::vector<UniqueFd> readers;
     for (int i = 0; i < 5; ++i) readers.push_back(Open());
     for (const UniqueFd& reader : readers) ReadUntil(reader, "data: begin\n\n");
-    // All of them are there by now, and get the very same.
+    // All readers are connected now, and get the same parts.
     const std::string later = absl::StrCat("data: ", parts_ + 10, "\n\n");
     for (const UniqueFd& reader : readers) {
       EXPECT_THAT(ReadUntil(reader, later), EndsWith(later));
     }
   }
-  // Nobody reads, after the round in which that shows.
+  // The loop notices in its next round that there are no readers.
   int before = -1;
   while (before != parts_) {
     before = parts_;
-    for (int i = 0; i < 200; ++i) Ask(kProbe);  // some periods
+    for (int i = 0; i < 200; ++i) Ask(kProbe);  // takes several periods
   }
 }
 
@@ -318,14 +320,14 @@ TEST_F(HttpStreamTest, ServesSoManyAndTellsTheNextToAskLater) {
   const std::string refused = Ask("GET /stream HTTP/1.1\r\n\r\n");
   EXPECT_THAT(refused, StartsWith("HTTP/1.1 503 "));
   EXPECT_THAT(refused, HasSubstr("\r\nRetry-After: 30\r\n"));
-  // Others take no stream away, and streams take nothing from others.
+  // Other connections take no place of a stream, and streams take no place of others.
   std::vector<UniqueFd> idle;
   for (int i = 0; i < 20; ++i) idle.push_back(Connect());
   EXPECT_THAT(Ask(kProbe), EndsWith("alive\n"));
   for (const UniqueFd& reader : readers) {
     EXPECT_THAT(ReadUntil(reader, "\n\n"), StartsWith("event: part\n"));
   }
-  // A place that is given back is there for the next.
+  // A place that becomes free is given to the next reader.
   readers.pop_back();
   std::string next;
   while (!next.starts_with("HTTP/1.1 200 ")) next = ReadUntil(Open(), "\r\n\r\n");
@@ -341,14 +343,15 @@ TEST_F(HttpStreamTest, CutsOffAReaderThatDoesNotRead) {
   Start();
   const UniqueFd idle = Open();
   ReadUntil(idle, "begin\n\n");
-  // It takes nothing, so that its place is free some time; somebody who reads has it then.
+  // The idle reader is disconnected at some time, and its place goes to a reader that
+  // reads.
   UniqueFd reader;
   std::string begin;
   while (!begin.starts_with("HTTP/1.1 200 ")) {
     reader = Open();
     begin = ReadUntil(reader, "\r\n\r\n");
   }
-  ReadAll(idle);  // ends
+  ReadAll(idle);  // until it is disconnected
 }
 
 TEST_F(HttpStreamTest, SaysSomethingWhenNothingIsMade) {
@@ -378,7 +381,7 @@ TEST_F(HttpStreamTest, EndsForAReaderWhoMayReadNoLonger) {
   Send(reader, "GET /stream HTTP/1.1\r\nAuthorization: Bearer x\r\n\r\n");
   EXPECT_THAT(ReadUntil(reader, "data: 2\n\n"), EndsWith("data: 2\n\n"));
   may_read = false;
-  ReadAll(reader);  // ends
+  ReadAll(reader);  // until it is disconnected
   loop_.reset();
 }
 

@@ -30,7 +30,7 @@ const char* StatusText(int status) {
   }
 }
 
-// Names that members chose are shown here: nothing but our own files runs.
+// Pages show names that members chose. Therefore only our own files may run.
 constexpr char kForEverybody[] =
     "\r\nContent-Security-Policy: default-src 'self'; img-src data:; frame-ancestors "
     "'none'; form-action 'self'; base-uri 'none'"
@@ -54,7 +54,7 @@ std::string SerializeReply(const HttpReply& reply, bool head_only) {
 }
 
 std::string StreamHead() {
-  // Proxies hold back and change what they are not told to leave alone.
+  // Keeps proxies from buffering or changing the stream.
   return absl::StrCat(
       "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream"
       "\r\nCache-Control: no-store, no-transform\r\nX-Accel-Buffering: no",

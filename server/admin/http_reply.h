@@ -1,4 +1,4 @@
-// A reply of the admin port, as bytes; and streams of server-sent events (WHATWG HTML,
+// Replies of the admin port as bytes, and streams of server-sent events (WHATWG HTML,
 // 9.2), which browsers read with EventSource.
 #pragma once
 
@@ -12,19 +12,19 @@ struct HttpReply {
   int status = 200;
   std::string type = "text/plain; charset=utf-8";
   std::string body = {};
-  std::vector<std::string> headers = {};  // "Name: value", besides those of every reply
+  std::vector<std::string> headers = {};  // "Name: value", added to those of every reply
 };
 
-// The whole reply, or for HEAD all but its body.
+// Returns the whole reply. For HEAD it has no body.
 std::string SerializeReply(const HttpReply& reply, bool head_only);
 
-// What goes before the events of a stream. It ends when the connection does.
+// Returns the headers of a stream. The stream ends when the connection is closed.
 std::string StreamHead();
 
-// An event of a stream: what `name` listens for gets `data`.
+// Returns an event of a stream: listeners of `name` get `data`.
 std::string StreamEvent(std::string_view name, std::string_view data);
 
-// What a reader skips, and what shows a proxy that the stream lives.
+// A line that readers skip. It shows proxies that the stream is alive.
 inline constexpr std::string_view kStreamComment = ":\n\n";
 
 }  // namespace syncline

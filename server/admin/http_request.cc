@@ -20,8 +20,8 @@ bool IsMethod(std::string_view word) {
   });
 }
 
-// Takes the next line off `rest`. Both line ends that are in use: RFC 9112 asks a server
-// to take a bare LF as well. nullopt while its end is not there.
+// Takes the next line from `rest`. Lines end with CR LF or with LF alone, as RFC 9112
+// asks of servers. Returns nullopt if the line is incomplete.
 std::optional<std::string_view> TakeLine(std::string_view& rest) {
   const size_t end = rest.find('\n');
   if (end == std::string_view::npos) return std::nullopt;
@@ -47,7 +47,7 @@ absl::StatusOr<HttpRequest> ParseRequestLine(std::string_view line) {
                      std::string(target.substr(0, target.find('?')))};
 }
 
-// What the headers say besides the request.
+// What the headers contain besides the fields of HttpRequest.
 struct Headers {
   std::optional<uint64_t> body_bytes;
 };

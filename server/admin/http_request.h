@@ -1,5 +1,5 @@
-// An HTTP/1.x request, as far as an admin port reads it: which page is asked for, what
-// shows who asks, and the body of a login form. Other headers are skipped.
+// Parses the parts of an HTTP/1.x request that an admin port needs: the page, the
+// reader's credentials, and the body of a login form. Other headers are skipped.
 //
 //   SYNCLINE_ASSIGN_OR_RETURN(const auto request, ParseHttpRequest(received));
 //   if (!request.has_value()) ... read on ...
@@ -16,16 +16,17 @@ namespace syncline {
 struct HttpRequest {
   std::string method;
   std::string path;  // without the query
-  // Values of headers; empty: not there. Of several the first.
+  // Values of headers. Empty: there is no such header. If it comes several times, the
+  // first counts.
   std::string authorization = {};
   std::string cookie = {};
   std::string accept = {};
   std::string body = {};    // as long as Content-Length says
-  std::string source = {};  // whoever took it fills it in: "10.0.0.7" (comm/base/crowd.h)
+  std::string source = {};  // set by the receiver: "10.0.0.7" (comm/base/crowd.h)
 };
 
-// nullopt while `received` does not yet hold the empty line that ends the headers, or not
-// all of the body. InvalidArgument when it never will be a request.
+// Returns nullopt if `received` is incomplete: it lacks the empty line after the headers,
+// or part of the body. Fails with InvalidArgument if it can never become a request.
 absl::StatusOr<std::optional<HttpRequest>> ParseHttpRequest(std::string_view received);
 
 }  // namespace syncline

@@ -12,6 +12,7 @@
 #include "prometheus/gauge.h"
 #include "prometheus/registry.h"
 #include "server/admin/goal_metrics.h"
+#include "server/admin/member_sum.h"
 #include "server/admin/traffic_series.h"
 #include "server/coordinator/reasons.h"
 
@@ -51,11 +52,15 @@ constexpr Figure kGauges[] = {
 };
 
 constexpr Figure kCounters[] = {
-    {"syncline_skipped_steps_total", "Steps of a job that were not finite.",
+    {"syncline_skipped_steps_total",
+     "Steps of a job that were skipped because they were not finite.",
      [](Viewed job) -> Value { return static_cast<double>(job.skipped_steps); }},
     {"syncline_rollbacks_total",
      "Times that a job began with fewer steps than its last run had made, which failed.",
      [](Viewed job) -> Value { return static_cast<double>(job.recoveries.rollbacks); }},
+    {"syncline_moves_total",
+     "Shares of a job that moved to another server from one that goes on.",
+     [](Viewed job) -> Value { return static_cast<double>(job.moves); }},
     {"syncline_left_out_total", "Contributions that came after a quorum.",
      [](Viewed job) -> Value { return static_cast<double>(job.left_out); }},
 };
@@ -65,7 +70,13 @@ constexpr std::array<EpochCause, 9> kCauses = {
     EpochCause::kDeath,  EpochCause::kSettings,    EpochCause::kCheckpoint,
     EpochCause::kServer, EpochCause::kCoordinator, EpochCause::kAnswer};
 
-bool IsOver(const JobView& job) { return job.phase == "over" || job.phase == "failed"; }
+// Returns the name of the codec of tensors for which no rule says otherwise, without its
+// options: "topk" of "fp32@norm*;topk:ratio=0.01". A label has few values then.
+std::string CodecName(const std::string& policy) {
+  const size_t rules = policy.rfind(';');
+  const std::string rest = rules == std::string::npos ? policy : policy.substr(rules + 1);
+  return rest.substr(0, rest.find_first_of(":@"));
+}
 
 Family<Counter>& CounterFamily(prometheus::Registry& registry, const char* name,
                                const char* help) {
@@ -83,13 +94,17 @@ struct JobMetrics::Families {
   explicit Families(prometheus::Registry& registry)
       : staleness(GaugeFamily(registry, "syncline_staleness_steps",
                               "Steps from a job's slowest member to its fastest.")),
+        codec(GaugeFamily(registry, "syncline_codec_info",
+                          "1, with the codecs of a job's gradients and weights.")),
         checkpoints(CounterFamily(registry, "syncline_checkpoints_total",
-                                  "Checkpoints of this run, by what became of them.")),
+                                  "Checkpoints of this run, by result.")),
         epoch_changes(CounterFamily(registry, "syncline_epoch_changes_total",
                                     "Changes of a job's epoch, by cause.")),
         gradient_bytes(CounterFamily(
             registry, "syncline_gradient_bytes_total",
             "Bytes of gradients that workers pushed: in FP32, and on the wire.")),
+        samples(CounterFamily(registry, "syncline_samples_total",
+                              "Samples of the gradients that workers have pushed.")),
         goals(registry) {
     for (size_t i = 0; i < gauges.size(); ++i) {
       gauges[i] = &GaugeFamily(registry, kGauges[i].name, kGauges[i].help);
@@ -102,13 +117,15 @@ struct JobMetrics::Families {
   std::array<Family<Gauge>*, std::size(kGauges)> gauges = {};
   std::array<Family<Counter>*, std::size(kCounters)> counters = {};
   Family<Gauge>& staleness;
+  Family<Gauge>& codec;
   Family<Counter>& checkpoints;
   Family<Counter>& epoch_changes;
   Family<Counter>& gradient_bytes;
+  Family<Counter>& samples;
   GoalFamilies goals;
 };
 
-// Of one job; they end with this.
+// The series of one job. They end with this object.
 struct JobMetrics::Series {
   Series(Families& of, const JobView& job)
       : families(of), name(job.name), goals(of.goals, job.name) {
@@ -125,6 +142,7 @@ struct JobMetrics::Series {
     }
     raw = &families.gradient_bytes.Add(Labels("form", "fp32"));
     wire = &families.gradient_bytes.Add(Labels("form", "wire"));
+    samples = &families.samples.Add(Labels());
   }
 
   ~Series() {
@@ -135,9 +153,11 @@ struct JobMetrics::Series {
       families.counters[i]->Remove(counters[i]);
     }
     families.staleness.Remove(staleness);
+    if (codec != nullptr) families.codec.Remove(codec);
     for (Counter* one : {written, failed}) families.checkpoints.Remove(one);
     for (Counter* one : epoch_changes) families.epoch_changes.Remove(one);
     for (Counter* one : {raw, wire}) families.gradient_bytes.Remove(one);
+    families.samples.Remove(samples);
   }
   Series(const Series&) = delete;
   Series& operator=(const Series&) = delete;
@@ -149,7 +169,19 @@ struct JobMetrics::Series {
     return labels;
   }
 
+  // A job may change its codecs while it runs.
+  void ShowCodec(const JobView& job) {
+    prometheus::Labels labels = Labels("push", CodecName(job.push_codec));
+    labels["publish"] = CodecName(job.publish_codec);
+    if (labels == codec_labels) return;
+    if (codec != nullptr) families.codec.Remove(codec);
+    codec = &families.codec.Add(labels);
+    codec->Set(1);
+    codec_labels = labels;
+  }
+
   void Show(const JobView& job) {
+    ShowCodec(job);
     for (size_t i = 0; i < gauges.size(); ++i) {
       const Value value = kGauges[i].value(job);
       if (!value) continue;
@@ -170,6 +202,8 @@ struct JobMetrics::Series {
     }
     GrowTo(*raw, static_cast<double>(job.pushed.pushed_values) * sizeof(float));
     GrowTo(*wire, static_cast<double>(job.pushed.pushed_value_bytes));
+    of_members.Add(job.members, &MemberView::samples);
+    GrowTo(*samples, static_cast<double>(of_members.sum()));
   }
 
   Families& families;
@@ -177,11 +211,15 @@ struct JobMetrics::Series {
   std::array<Gauge*, std::size(kGauges)> gauges = {};  // null: no value yet
   std::array<Counter*, std::size(kCounters)> counters = {};
   Gauge* staleness = nullptr;
+  Gauge* codec = nullptr;
+  prometheus::Labels codec_labels = {};
   Counter* written = nullptr;
   Counter* failed = nullptr;
   std::array<Counter*, kCauses.size()> epoch_changes = {};
   Counter* raw = nullptr;
   Counter* wire = nullptr;
+  Counter* samples = nullptr;
+  MemberSum of_members = {};
   GoalSeries goals;
 };
 
@@ -190,15 +228,16 @@ JobMetrics::JobMetrics(prometheus::Registry& registry)
 
 JobMetrics::~JobMetrics() = default;
 
-// Those of jobs that are over end first: a successor has the same labels.
+// Ends the series of jobs that are over first, because later jobs may have the same
+// labels.
 void JobMetrics::Show(const CoordinatorView& view) {
   std::set<uint32_t> live;
   for (const JobView& job : view.jobs) {
-    if (!IsOver(job)) live.insert(job.job);
+    if (!job.IsOver()) live.insert(job.job);
   }
   std::erase_if(jobs_, [&](const auto& entry) { return !live.contains(entry.first); });
   for (const JobView& job : view.jobs) {
-    if (IsOver(job)) continue;
+    if (job.IsOver()) continue;
     std::unique_ptr<Series>& series = jobs_[job.job];
     if (series == nullptr) series = std::make_unique<Series>(*families_, job);
     series->Show(job);

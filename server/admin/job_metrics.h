@@ -1,13 +1,13 @@
-// What the coordinator knows of its jobs, for Prometheus: loss and rates, who is expected
-// and who is there, who contributes, what epochs changed for, what was saved and skipped.
-// Names and labels: README.md of this folder.
+// Metrics that only the coordinator knows, for Prometheus: loss and rates of jobs,
+// expected and present members, contributors, causes of epochs, checkpoints, skipped
+// steps. README.md of this folder has the names and labels.
 //
 //   JobMetrics metrics(registry);
 //   metrics.Show(coordinator.View(now));   // once a second
 //
-// The series of a job end with it, and those of another job of its name begin anew.
+// The series of a job end with it. A later job of the same name has new series.
 //
-// Thread safety: none; scrapes may come from any thread.
+// Thread safety: none. Any thread may scrape.
 #pragma once
 
 #include <cstdint>
@@ -27,6 +27,7 @@ class JobMetrics {
   explicit JobMetrics(prometheus::Registry& registry);
   ~JobMetrics();
 
+  // Updates the series of all jobs in the view, and ends those of other jobs.
   void Show(const CoordinatorView& view);
 
  private:

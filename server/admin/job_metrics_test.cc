@@ -2,6 +2,7 @@
 
 #include <string>
 
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "prometheus/registry.h"
@@ -26,7 +27,7 @@ class JobMetricsTest : public testing::Test {
 JobView Job(uint32_t number, const std::string& name) {
   return {.job = number,
           .name = name,
-          .phase = "running",
+          .phase = JobPhase::kRunning,
           .expected_workers = 4,
           .expected_servers = 2,
           .attached_servers = 1,
@@ -40,7 +41,8 @@ JobView Job(uint32_t number, const std::string& name) {
           .skipped_steps = 7,
           .left_out = 6,
           .checkpoint = {.written = 4, .failed = 1},
-          .recoveries = {.rollbacks = 5}};
+          .recoveries = {.rollbacks = 5},
+          .moves = 3};
 }
 
 TEST_F(JobMetricsTest, ShowWhatTheCoordinatorKnows) {
@@ -65,6 +67,7 @@ TEST_F(JobMetricsTest, ShowWhatTheCoordinatorKnows) {
         "syncline_skipped_steps_total{job_name=\"bert\"} 7\n",
         "syncline_left_out_total{job_name=\"bert\"} 6\n",
         "syncline_rollbacks_total{job_name=\"bert\"} 5\n",
+        "syncline_moves_total{job_name=\"bert\"} 3\n",
         "syncline_checkpoints_total{job_name=\"bert\",result=\"written\"} 4\n",
         "syncline_checkpoints_total{job_name=\"bert\",result=\"failed\"} 1\n",
         "syncline_epoch_changes_total{cause=\"death\",job_name=\"bert\"} 2\n",
@@ -75,6 +78,38 @@ TEST_F(JobMetricsTest, ShowWhatTheCoordinatorKnows) {
   }
 }
 
+TEST_F(JobMetricsTest, OfCodecsHaveTheirNamesOnlyAndFollowChanges) {
+  JobView job = Job(1, "bert");
+  job.push_codec = "fp32@norm*;topk:ratio=0.01";
+  job.publish_codec = "bf16";
+  metrics_.Show({.jobs = {job}});
+  EXPECT_THAT(Shown(), HasSubstr("syncline_codec_info{job_name=\"bert\","
+                                 "publish=\"bf16\",push=\"topk\"} 1\n"));
+  job.push_codec = "auto";
+  metrics_.Show({.jobs = {job}});
+  EXPECT_THAT(Shown(), HasSubstr("push=\"auto\"} 1\n"));
+  EXPECT_THAT(Shown(), Not(HasSubstr("topk")));
+  job.phase = JobPhase::kOver;
+  metrics_.Show({.jobs = {job}});
+  EXPECT_THAT(Shown(), Not(HasSubstr("syncline_codec_info{")));
+}
+
+TEST_F(JobMetricsTest, OfSamplesGrowThroughTheLivesOfMembers) {
+  JobView job = Job(1, "bert");
+  const auto shows = [&](const char* sum) {
+    metrics_.Show({.jobs = {job}});
+    EXPECT_THAT(Shown(), HasSubstr(absl::StrCat(
+                             "syncline_samples_total{job_name=\"bert\"} ", sum, "\n")));
+  };
+  shows("0");
+  job.members = {{.rank = 0, .samples = 64}, {.rank = 1, .samples = 32}};
+  shows("96");
+  job.members = {{.rank = 0, .samples = 128}};
+  shows("160");
+  job.members = {{.rank = 0, .samples = 128}, {.rank = 1, .samples = 32}};
+  shows("192");
+}
+
 TEST_F(JobMetricsTest, OfTwoJobsNeverMixAndEndWithTheirs) {
   JobView bert = Job(1, "bert");
   JobView resnet = Job(2, "resnet");
@@ -82,7 +117,7 @@ TEST_F(JobMetricsTest, OfTwoJobsNeverMixAndEndWithTheirs) {
   metrics_.Show({.jobs = {bert, resnet}});
   EXPECT_THAT(Shown(), HasSubstr("skipped_steps_total{job_name=\"bert\"} 7\n"));
   EXPECT_THAT(Shown(), HasSubstr("skipped_steps_total{job_name=\"resnet\"} 1\n"));
-  bert.phase = "failed";
+  bert.phase = JobPhase::kFailed;
   metrics_.Show({.jobs = {bert, resnet}});
   EXPECT_THAT(Shown(), Not(HasSubstr("bert")));
   EXPECT_THAT(Shown(), HasSubstr("skipped_steps_total{job_name=\"resnet\"} 1\n"));
@@ -114,7 +149,7 @@ TEST_F(JobMetricsTest, OfGoalsComeAndGoWithThem) {
   EXPECT_THAT(Shown(), HasSubstr("window=\"5m\"} 12\n"));
   EXPECT_THAT(Shown(), HasSubstr("window=\"1h\"} 0.75\n"));
   EXPECT_THAT(Shown(), HasSubstr("result=\"missed\"} 27\n"));
-  job.goals[0].missed_seconds = 5;  // other goals
+  job.goals[0].missed_seconds = 5;  // of other goals
   metrics_.Show({.jobs = {job}});
   EXPECT_THAT(Shown(), HasSubstr("result=\"missed\"} 5\n"));
   job.goals.clear();
@@ -133,7 +168,7 @@ TEST_F(JobMetricsTest, OfAnswersEndWithTheirJob) {
                         "job_name=\"bert\"} 1\n"));
   EXPECT_THAT(Shown(), HasSubstr("syncline_goal_answers_total{answer=\"staleness\","
                                  "job_name=\"bert\"} 0\n"));
-  job.phase = "over";
+  job.phase = JobPhase::kOver;
   metrics_.Show({.jobs = {job}});
   EXPECT_THAT(Shown(), Not(HasSubstr("syncline_goal_answers_total{")));
 }

@@ -1,6 +1,6 @@
-// What engines count of a job as it comes and goes: relaxed atomic additions and no lock.
-// Metrics reads it when somebody scrapes (metrics.h), so that the series of a job may end
-// while an engine still holds this.
+// Counts the traffic of a job on the engines, with relaxed atomic additions and no lock.
+// Metrics reads the counts at each scrape (metrics.h). So the series of a job may end
+// while an engine still holds this object.
 //
 //   const std::shared_ptr<JobTraffic> traffic = metrics.TrafficOf(7);
 //   traffic->CountPush(PushResult::kCounted, payload.size());
@@ -19,13 +19,13 @@ namespace syncline {
 
 enum class PushResult : uint8_t {
   kCounted,   // a contribution that counts
-  kRepeated,  // one that was counted before: acknowledged again, applied no second time
-  kRefused,   // not taken; CountRefused says why
+  kRepeated,  // counted before: acknowledged again, not applied again
+  kRefused,   // not taken; CountRefused has the reason
 };
 
 class JobTraffic {
  public:
-  // All but RefuseCode::kNone, which is 0.
+  // All codes except RefuseCode::kNone, which is 0.
   static constexpr size_t kReasons = static_cast<size_t>(RefuseCode::kTooLate);
 
   struct Sums {
@@ -33,10 +33,10 @@ class JobTraffic {
     uint64_t pushed_bytes = 0;
     uint64_t published = 0;
     uint64_t published_bytes = 0;
-    std::array<uint64_t, kReasons> refused = {};  // by RefuseCode, less one
+    std::array<uint64_t, kReasons> refused = {};  // by RefuseCode - 1
   };
 
-  // `payload_bytes` as they came over the wire.
+  // `payload_bytes`: as received.
   void CountPush(PushResult result, size_t payload_bytes) {
     Add(pushes_[static_cast<size_t>(result)], 1);
     Add(pushed_bytes_, payload_bytes);

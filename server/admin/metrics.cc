@@ -23,7 +23,7 @@ using prometheus::Counter;
 using prometheus::Family;
 using prometheus::Gauge;
 
-// Of each job, in the order of its gauges. Those of checkpoints begin with the first one.
+// Gauges of each job, in their order. Those of checkpoints begin with kCheckpointStep.
 enum JobFigure : size_t {
   kStep,
   kEpoch,
@@ -55,7 +55,8 @@ Family<Gauge>& Gauges(prometheus::Registry& registry, const char* name,
   return prometheus::BuildGauge().Name(name).Help(help).Register(registry);
 }
 
-// Counters that grow to what somebody else has counted. Whoever began anew began at zero.
+// Counters that grow to sums which were counted elsewhere. If a sum decreased, its
+// process was restarted, and the count began at 0.
 template <size_t kPhases>
 class PhaseCounters {
  public:
@@ -114,10 +115,10 @@ constexpr WorkerFigure kWorkerFigures[] = {
      "Seconds a worker takes to decode one value of a view.",
      [](Figures worker) { return 1e-9 * worker.decode_ns; }},
     {"syncline_worker_residual_ratio",
-     "Norm of what compression keeps over that of a gradient.",
+     "Norm of the compression residual over that of a gradient.",
      [](Figures worker) { return worker.residual_ratio; }},
     {"syncline_worker_diverged_blocks",
-     "Blocks whose view was not the servers' and was sent anew.",
+     "Blocks whose view differed from the servers' and was sent again.",
      [](Figures worker) { return worker.diverged_blocks; }},
     {"syncline_worker_left_out_steps",
      "Steps that a quorum made without this worker since it joined.",
@@ -152,7 +153,7 @@ struct Metrics::Families {
             &Gauges(registry, "syncline_journal_snapshots",
                     "Snapshots of shards that the journal has taken in this run."),
             &Gauges(registry, "syncline_journal_failed",
-                    "1: the journal has ended before its job."),
+                    "1 if the journal has ended before its job."),
             &Gauges(registry, "syncline_backup_durable_step",
                     "The step up to which a server's backup has its records."),
             &Gauges(registry, "syncline_backup_lag_steps",
@@ -167,10 +168,12 @@ struct Metrics::Families {
                                "Time of the steps of a job on this server, by phase."),
                       Counters(registry, "syncline_server_phase_steps_total",
                                "Steps of a job whose time is in the server's phases.")},
-        recoveries(Counters(registry, "syncline_recoveries_total",
-                            "Losses that a job has got over, by what brought it back.")),
-        recovery_seconds(Counters(registry, "syncline_recovery_seconds_total",
-                                  "Time that a job stood until it had got over them.")) {
+        recoveries(
+            Counters(registry, "syncline_recoveries_total",
+                     "Losses from which a job has recovered, by what brought it back.")),
+        recovery_seconds(
+            Counters(registry, "syncline_recovery_seconds_total",
+                     "Time that a job stood still until it had recovered.")) {
     Gauges(registry, "syncline_build_info", "Always 1; the labels say what runs.")
         .Add({{"version", SYNCLINE_VERSION},
               {"wire_version", absl::StrCat(kMessageVersion)}})
@@ -193,7 +196,7 @@ struct Metrics::Families {
     auto& messages = Counters(registry, "syncline_wire_messages_total",
                               "Messages that a server has sent to other hosts.");
     auto& waits = Counters(registry, "syncline_wire_wait_seconds_total",
-                           "Time that these waited until the kernel had them.");
+                           "Time that these messages waited until the kernel had them.");
     auto& queued = Gauges(registry, "syncline_wire_queued_bytes",
                           "Bytes that wait for room on the way to other hosts.");
     for (size_t i = 0; i < wire.size(); ++i) {
@@ -202,8 +205,8 @@ struct Metrics::Families {
       wire[i] = {&sent.Add(labels), &messages.Add(labels), &waits.Add(labels),
                  &queued.Add(labels)};
     }
-    // Every reason from the start, at zero: a rate over a series that only appears with
-    // its first increment misses that increment.
+    // Every reason exists from the start, at zero. If a series appeared only with its
+    // first increment, a rate would miss that increment.
     for (size_t i = 0; i < turned_away.size(); ++i) {
       turned_away[i] = &door_family.Add(
           {{"door", "data"}, {"reason", RefusalName(static_cast<Refusal>(i))}});
@@ -236,14 +239,14 @@ struct Metrics::Families {
     std::string name;
     std::array<Gauge*, kJobFigures> gauges = {};
     std::map<uint32_t, WorkerSeries> workers = {};  // by rank
-    // Of a server; empty: none was said.
+    // On a server. Empty: no phases were set.
     std::optional<PhaseCounters<kServerPhaseNames.size()>> phases = std::nullopt;
     struct Recoveries {
       Counter* count = nullptr;
       Counter* seconds = nullptr;
     };
     std::map<std::string, Recoveries, std::less<>> recoveries = {};  // by cause
-    // Of a server, once an engine has the job.
+    // On a server, once an engine has the job.
     std::shared_ptr<JobTraffic> counted = nullptr;
     std::optional<TrafficSeries> traffic = std::nullopt;
   };
@@ -334,7 +337,8 @@ void Metrics::NameJob(uint32_t job, std::string_view name) {
     if (found->second.name == name) return;
     families_->Forget(found);
   }
-  // Two jobs of one name would share their series, and the end of one would end both's.
+  // Two jobs of the same name would share their series, and the end of one would end the
+  // other's.
   const auto same = std::find_if(jobs.begin(), jobs.end(), [name](const auto& other) {
     return other.second.name == name;
   });

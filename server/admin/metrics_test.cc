@@ -86,7 +86,8 @@ TEST(Metrics, TrafficOfTwoJobsNeverMixesAndEndsWithItsJob) {
     EXPECT_THAT(Shown(registry), HasSubstr(line));
   }
   metrics.ForgetJob(1);
-  bert->CountPush(PushResult::kCounted, 100);  // an engine that has not heard of it yet
+  // By an engine that does not yet know of it.
+  bert->CountPush(PushResult::kCounted, 100);
   metrics.ObserveStep(1, absl::Milliseconds(3));
   metrics.Refresh();
   EXPECT_THAT(Shown(registry), Not(HasSubstr("bert")));

@@ -1,12 +1,13 @@
-// How long each worker of a job was busy with a step by itself, without waiting for others:
-// workers that wait for each other take equally long for a step, and this says who is slow.
-// A point for each look that has new steps; of the lowest ranks, of the last looks.
+// Measures how long each worker of a job is busy with a step itself, without waiting for
+// others. Workers that wait for each other take equally long for a step; this shows which
+// of them is slow. Each Add that finds new steps gives one point. Only the lowest ranks
+// and the latest points are kept.
 //
 //   OwnTimes times;
 //   times.Add(job.members);      // each second
 //   ... times.workers() ...
 //
-// Thread safety: as a plain value.
+// Thread safety: that of a plain value.
 #pragma once
 
 #include <cstddef>
@@ -26,14 +27,14 @@ class OwnTimes {
 
   struct Worker {
     uint32_t incarnation = 0;
-    // Sums at the last look, from which the next point is counted.
+    // Sums at the last Add. The next point counts from them.
     uint64_t steps = 0;
     double seconds = 0;
     std::deque<double> points =
         {};  // seconds of a step, to the microsecond; oldest first
   };
 
-  // Those who are not among them are forgotten.
+  // Forgets workers that are not among the members.
   void Add(const std::vector<MemberView>& members);
 
   const std::map<uint32_t, Worker>& workers() const { return workers_; }  // by rank

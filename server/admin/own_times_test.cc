@@ -13,7 +13,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
-// Phases in their order: compute, encode, push, others, publish, decode.
+// `seconds`: of compute, encode, push, others, publish, decode.
 MemberView Member(uint32_t rank, uint64_t steps, std::array<double, 6> seconds,
                   uint32_t incarnation = 1) {
   return {.rank = rank,
@@ -41,7 +41,7 @@ TEST(OwnTimes, BeginAnewWithALifeAndEndWithTheMember) {
   times.Add({Member(0, 9, {3}, 2)});
   EXPECT_THAT(times.workers().at(0).points, IsEmpty());
   EXPECT_FALSE(times.workers().contains(1));
-  times.Add({Member(0, 4, {1}, 2)});  // counts again from less: another process
+  times.Add({Member(0, 4, {1}, 2)});  // fewer steps: another process
   EXPECT_THAT(times.workers().at(0).points, IsEmpty());
 }
 

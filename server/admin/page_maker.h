@@ -1,11 +1,11 @@
-// Makes pages on a thread of its own, one at a time.
+// Makes pages on its own thread, one at a time.
 //
-//   PageMaker maker([&] { wake the loop });
+//   PageMaker maker([&] { /* wake the loop */ });
 //   maker.Begin(page.make);
 //   ...
 //   if (auto reply = maker.TakeReply(); reply.has_value()) ...
 //
-// Thread safety: Begin and TakeReply from one thread.
+// Thread safety: one thread must call Begin and TakeReply.
 #pragma once
 
 #include <functional>
@@ -20,16 +20,17 @@ namespace syncline {
 
 class PageMaker {
  public:
-  // `on_made` is called from the maker's thread.
+  // `on_made` is called on the maker's thread.
   explicit PageMaker(std::function<void()> on_made);
   ~PageMaker();  // waits for the page that is being made
   PageMaker(const PageMaker&) = delete;
   PageMaker& operator=(const PageMaker&) = delete;
 
-  // REQUIRES: the reply of the page before was taken. `make` outlives the maker.
+  // Begins a page. REQUIRES: the reply of the previous page was taken. `make` must
+  // outlive the maker.
   void Begin(const std::function<HttpReply()>& make) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // The page that was begun, once, as soon as it is made.
+  // Returns the page once it is made, and only once.
   std::optional<HttpReply> TakeReply() ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:

@@ -25,14 +25,15 @@ constexpr size_t kMarkDigits = 8;
 
 absl::string_view View(std::string_view bytes) { return {bytes.data(), bytes.size()}; }
 
-// What RFC 6750 lets a token be made of; none of it changes in a header or a cookie.
+// Returns whether RFC 6750 permits the character in a token. None of these change in a
+// header or a cookie.
 bool MayBeInAToken(char c) {
   constexpr std::string_view kOthers = "-._~+/=";
   return absl::ascii_isalnum(static_cast<unsigned char>(c)) ||
          kOthers.find(c) != std::string_view::npos;
 }
 
-// As application/x-www-form-urlencoded has it; what is no encoding stands for itself.
+// Decodes application/x-www-form-urlencoded. Invalid codes are kept as they are.
 std::string Decoded(std::string_view value) {
   std::string decoded;
   for (size_t i = 0; i < value.size(); ++i) {
@@ -49,7 +50,7 @@ std::string Decoded(std::string_view value) {
   return decoded;
 }
 
-// HMAC-SHA-256 in hexadecimal digits: it tells nothing of the token.
+// Returns an HMAC-SHA-256 in hexadecimal digits, from which the token cannot be computed.
 std::string DerivedFrom(std::string_view token, std::string_view label) {
   std::array<unsigned char, 32> derived = {};
   unsigned int size = 0;

@@ -56,7 +56,7 @@ TEST(ReadToken, IsShownInTheHeaderOfPrograms) {
 TEST(ReadToken, TheCookieIsNotTheTokenAndAsGood) {
   const ReadToken token = Token();
   EXPECT_THAT(token.cookie(), Not(HasSubstr("abcdefgh")));
-  EXPECT_EQ(token.cookie(), Token().cookie());  // of the next process, too
+  EXPECT_EQ(token.cookie(), Token().cookie());  // also in the next process
   EXPECT_NE(token.cookie(), ReadToken::Parse("another-token-of-its-own")->cookie());
   EXPECT_EQ(token.mark(), Token().mark());
   EXPECT_NE(token.mark(), ReadToken::Parse("another-token-of-its-own")->mark());

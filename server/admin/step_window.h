@@ -1,12 +1,14 @@
-// What a step of late took on one member: sums (comm/base/step_phases.h) as they were each
-// time that it had made steps more, from whose differences a mean comes out.
-//
+// The mean of what recent steps of one member took. It keeps the member's sums
+// (comm/base/step_phases.h) at the times when it had made more steps, and computes the
+// mean from their differences.
 //   StepWindow<6> window;
-//   window.Add({.phases = sums, .bytes = bytes}, now);   // now and then
+//   window.Add({.phases = sums, .bytes = bytes}, now);   // from time to time
 //   if (const auto mean = window.OfAStep(now)) …          // mean->phases.steps is 1
 //
-// It reaches back ten seconds, and further where fewer than four steps were made in them.
-// Bounded: about ten sums are kept. Thread safety: none.
+// The window has ten seconds, or more if they have fewer than four steps. About ten sums
+// are kept.
+//
+// Thread safety: none.
 #pragma once
 
 #include <algorithm>
@@ -25,7 +27,7 @@ namespace syncline {
 template <size_t kPhases>
 class StepWindow {
  public:
-  // Two looks that are less apart may see nothing but chance.
+  // Two sums that are less apart may differ only by chance.
   static constexpr absl::Duration kApart = absl::Seconds(2);
 
   struct Sums {
@@ -33,28 +35,31 @@ class StepWindow {
     uint64_t bytes = 0;
   };
   struct Mean {
-    PhaseSums<kPhases> phases = {};  // of a step
-    double bytes = 0;                // likewise
+    PhaseSums<kPhases> phases = {};  // of one step
+    double bytes = 0;                // of one step
     absl::Duration length = {};      // of the window
   };
 
-  // `now` is monotonic. Fewer steps than before are those of another life.
+  // `now` is monotonic. If there are fewer steps than before, the process is a new one,
+  // and the window starts again.
   void Add(const Sums& sums, absl::Duration now) {
     const uint64_t steps = sums.phases.steps;
     if (!kept_.empty() && steps < kept_.back().phases.steps) kept_.clear();
-    // Between steps there is nothing new, or a part of a step, which would be taken for one.
+    // Between two steps there is nothing new, or only part of a step, which would look
+    // like a whole one.
     if (!kept_.empty() && steps == kept_.back().phases.steps) return;
-    // Several may ask, at any times.
+    // Several readers may call this at any time.
     const size_t size = kept_.size();
     if (size >= 2 && now - kept_[size - 2].time < kApart) kept_.pop_back();
     kept_.push_back({sums.phases, sums.bytes, now});
     while (kept_.size() > 2 && now - kept_[1].time >= kLength &&
-           steps - kept_[1].phases.steps >= kEnoughSteps) {
+           steps - kept_[1].phases.steps >= kMinSteps) {
       kept_.pop_front();
     }
   }
 
-  // Nothing when no step was seen, or none for as long as several take.
+  // Returns nothing if no step was seen, or none for a time in which several should have
+  // been.
   std::optional<Mean> OfAStep(absl::Duration now) const {
     if (kept_.size() < 2) return std::nullopt;
     const Kept& first = kept_.front();
@@ -63,28 +68,27 @@ class StepWindow {
     if (!phases) return std::nullopt;
     const double seconds =
         std::accumulate(phases->seconds.begin(), phases->seconds.end(), 0.0);
-    const absl::Duration patience =
-        std::max(kLength, kEnoughSteps * absl::Seconds(seconds));
+    const absl::Duration patience = std::max(kLength, kMinSteps * absl::Seconds(seconds));
     if (now - last.time > patience) return std::nullopt;
     const uint64_t bytes = last.bytes - std::min(first.bytes, last.bytes);
     const auto steps = static_cast<double>(last.phases.steps - first.phases.steps);
     return Mean{*phases, static_cast<double>(bytes) / steps, last.time - first.time};
   }
 
-  // When its last step was seen, or it itself. After Add.
+  // Returns when its last step was seen, or the first Add. REQUIRES: Add was called.
   absl::Duration changed() const { return kept_.back().time; }
 
  private:
-  // Not shorter than some heartbeats.
+  // At least several heartbeats.
   static constexpr absl::Duration kLength = absl::Seconds(10);
-  static constexpr int kEnoughSteps = 4;
+  static constexpr int kMinSteps = 4;
 
   struct Kept {
     PhaseSums<kPhases> phases = {};
     uint64_t bytes = 0;
     absl::Duration time = {};
   };
-  std::deque<Kept> kept_;  // of different steps
+  std::deque<Kept> kept_;  // with increasing numbers of steps
 };
 
 }  // namespace syncline

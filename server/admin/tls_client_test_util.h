@@ -1,4 +1,4 @@
-// A client of the admin port that speaks TLS, for tests: blocking, on a connected socket.
+// A blocking TLS client of the admin port, on a connected socket. For tests only.
 #pragma once
 
 #include <openssl/err.h>
@@ -16,7 +16,7 @@ namespace syncline {
 
 class TlsClient {
  public:
-  // Believes servers at 127.0.0.1 whose certificate `ca_file` has signed.
+  // Trusts servers at 127.0.0.1 whose certificate is signed by `ca_file`.
   TlsClient(const UniqueFd& socket, const std::string& ca_file,
             int newest_version = TLS1_3_VERSION)
       : context_(SSL_CTX_new(TLS_client_method())) {
@@ -33,7 +33,7 @@ class TlsClient {
     return SSL_connect(ssl_.get()) == 1;
   }
 
-  // Empty without a certificate.
+  // Returns the name in the server's certificate. Empty: no certificate.
   std::string ServersName() const {
     const std::unique_ptr<X509, Freer<X509_free>> shown(
         SSL_get1_peer_certificate(ssl_.get()));
@@ -48,7 +48,7 @@ class TlsClient {
     SSL_write(ssl_.get(), bytes.data(), static_cast<int>(bytes.size()));
   }
 
-  // What comes, up to so many bytes, at once; empty at the end.
+  // Reads what has arrived, up to `most` bytes. Empty: the end.
   std::string Read(size_t most = 4096) {
     std::string text(most, '\0');
     const int got = SSL_read(ssl_.get(), text.data(), static_cast<int>(most));
@@ -56,7 +56,7 @@ class TlsClient {
     return text;
   }
 
-  // All that comes until the other side ends TLS; nothing when it just cuts it off.
+  // Reads until the server ends TLS. Returns nothing if it just cuts the connection.
   std::string ReadAll() {
     std::string text;
     for (std::string more = Read(); !more.empty(); more = Read()) text += more;

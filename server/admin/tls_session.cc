@@ -26,7 +26,7 @@ std::string LastError() {
   return text.data();
 }
 
-// Nobody is there to type one.
+// Nobody can type a passphrase.
 int NoPassphrase(char*, int, int, void*) { return 0; }
 
 }  // namespace
@@ -62,9 +62,10 @@ TlsSession::TlsSession(const TlsIdentity& identity)
     : ssl_(SSL_new(identity.context_)),
       in_(BIO_new(BIO_s_mem())),
       out_(BIO_new(BIO_s_mem())) {
-  SYNCLINE_CHECK(ssl_ != nullptr && in_ != nullptr && out_ != nullptr);  // memory
-  BIO_set_mem_eof_return(in_, -1);  // empty is "later", not the end
-  SSL_set_bio(ssl_, in_, out_);     // takes both over
+  // Fails only without memory.
+  SYNCLINE_CHECK(ssl_ != nullptr && in_ != nullptr && out_ != nullptr);
+  BIO_set_mem_eof_return(in_, -1);  // empty means "later", not the end
+  SSL_set_bio(ssl_, in_, out_);     // takes ownership of both
   SSL_set_accept_state(ssl_);
 }
 
@@ -72,7 +73,8 @@ TlsSession::~TlsSession() { SSL_free(ssl_); }
 
 absl::Status TlsSession::Receive(std::string_view sealed, std::string& plain) {
   const int size = static_cast<int>(sealed.size());
-  SYNCLINE_CHECK(BIO_write(in_, sealed.data(), size) == size);  // memory
+  // Fails only without memory.
+  SYNCLINE_CHECK(BIO_write(in_, sealed.data(), size) == size);
   const size_t before = plain.size();
   std::array<char, 4096> bytes;
   for (;;) {
@@ -87,7 +89,7 @@ absl::Status TlsSession::Receive(std::string_view sealed, std::string& plain) {
       case SSL_ERROR_WANT_READ:
         return absl::OkStatus();
       case SSL_ERROR_ZERO_RETURN:
-        // It may have asked before, and wait for the reply.
+        // The peer may have sent its request before, and wait for the reply.
         if (plain.size() > before) return absl::OkStatus();
         return absl::UnavailableError("the peer ended TLS");
       default:
@@ -100,7 +102,7 @@ absl::Status TlsSession::Send(std::string_view plain) {
   if (plain.empty()) return absl::OkStatus();
   ERR_clear_error();
   size_t taken = 0;
-  // The buffer in memory takes everything, unless OpenSSL is back in the handshake.
+  // The memory buffer takes everything, unless OpenSSL is in a handshake again.
   const int result = SSL_write_ex(ssl_, plain.data(), plain.size(), &taken);
   if (result == 1 && taken == plain.size()) return absl::OkStatus();
   return absl::UnavailableError("the peer stopped in the middle of a handshake");

@@ -1,13 +1,14 @@
-// The server's end of TLS for the admin port: bytes in, bytes out, no socket. TLS 1.3
-// alone, one certificate, no client certificates, no tickets.
+// The server side of TLS for the admin port, which turns bytes into bytes and has no
+// socket. It supports only TLS 1.3, with one certificate, no client certificates and no
+// tickets.
 //
 //   SYNCLINE_ASSIGN_OR_RETURN(const auto identity, TlsIdentity::Load(tls));
 //   TlsSession session(*identity);
 //   SYNCLINE_RETURN_IF_ERROR(session.Receive(from_the_socket, request));
 //   session.Send(reply);
-//   ... session.TakeOutput() goes to the socket, also when Receive failed ...
+//   ... send session.TakeOutput() to the peer, also if Receive has failed ...
 //
-// Thread safety: a TlsIdentity may be shared; a session belongs to one thread.
+// Thread safety: threads may share a TlsIdentity. One thread owns a session.
 #pragma once
 
 #include <memory>
@@ -24,10 +25,11 @@ struct bio_st;      // BIO
 
 namespace syncline {
 
-// A certificate and its key, as the files were when it was loaded.
+// A certificate and its key, as the files were when they were loaded.
 class TlsIdentity {
  public:
-  // Failure::kUsage when a file is missing, not valid now, or the key is another's.
+  // Fails with Failure::kUsage if a file is missing or not valid now, or if the key does
+  // not fit the certificate.
   static absl::StatusOr<std::shared_ptr<const TlsIdentity>> Load(const TlsOptions& tls);
   ~TlsIdentity();
 
@@ -45,25 +47,25 @@ class TlsSession {
   TlsSession(const TlsSession&) = delete;
   TlsSession& operator=(const TlsSession&) = delete;
 
-  // Appends what the peer says to `plain`. Unavailable when it said that it ends;
-  // PermissionDenied when this is no TLS that we speak.
+  // Decrypts, and appends the result to `plain`. Fails with Unavailable if the peer has
+  // ended TLS, and with PermissionDenied if the peer speaks no TLS that is supported.
   absl::Status Receive(std::string_view sealed, std::string& plain);
 
-  // Unavailable where nothing can be said now: the peer has begun a message of the
-  // handshake, which only another one of its records ends.
-  // REQUIRES: Receive has given bytes, so that the handshake is done.
+  // Encrypts. Fails with Unavailable if nothing can be sent now, because the peer has
+  // begun but not finished a handshake message. REQUIRES: Receive has returned data, so
+  // the handshake is done.
   absl::Status Send(std::string_view plain);
 
-  // Says that nothing follows.
+  // Tells the peer that nothing follows.
   void End();
 
-  // What goes to the peer, in order.
+  // Returns the bytes to send to the peer, in order.
   std::string TakeOutput();
 
  private:
   ssl_st* const ssl_;
-  bio_st* const in_;   // of ssl_
-  bio_st* const out_;  // of ssl_
+  bio_st* const in_;   // owned by ssl_
+  bio_st* const out_;  // owned by ssl_
 };
 
 }  // namespace syncline

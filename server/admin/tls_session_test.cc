@@ -48,7 +48,7 @@ Bytes ExpandLabel(const Bytes& secret, std::string_view label, size_t size) {
   return out;
 }
 
-// A client that can also seal records itself, of whatever content.
+// A client that can also encrypt records itself, with any content.
 class Client {
  public:
   Client() : context_(SSL_CTX_new(TLS_client_method())) {
@@ -86,7 +86,7 @@ class Client {
     return TakeOutput();
   }
 
-  // The next record, with part of a message of the handshake.
+  // Returns the next record, with a part of a handshake message.
   Bytes SayOfHandshake(Bytes inner) {
     inner += '\x16';
     const size_t size = inner.size() + 16;
@@ -124,9 +124,9 @@ class Client {
   Bytes secret_;
   const std::unique_ptr<SSL_CTX, Freer<SSL_CTX_free>> context_;
   std::unique_ptr<SSL, Freer<SSL_free>> ssl_;
-  BIO* in_ = nullptr;   // of ssl_
-  BIO* out_ = nullptr;  // of ssl_
-  int records_ = 0;     // of application data, so far
+  BIO* in_ = nullptr;   // owned by ssl_
+  BIO* out_ = nullptr;  // owned by ssl_
+  int records_ = 0;     // number of records of application data
 };
 
 class TlsSessionTest : public testing::Test {
@@ -154,7 +154,8 @@ TEST_F(TlsSessionTest, AnswersAfterAMessageOfTheHandshakeThatIsWhole) {
   EXPECT_TRUE(server_->Send("an answer").ok());
 }
 
-// OpenSSL then takes no data: a stranger could end the process that took it for a bug.
+// OpenSSL accepts no data then. If that were treated as a bug, any client could end the
+// process.
 TEST_F(TlsSessionTest, AMessageOfTheHandshakeThatIsNotWholeEndsOneConnectionOnly) {
   Bytes plain;
   const Bytes asked = client_.Say("GET");

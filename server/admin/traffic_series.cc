@@ -11,8 +11,8 @@ using prometheus::Histogram;
 
 constexpr std::array<const char*, 3> kPushResults = {"counted", "repeated", "refused"};
 
-// From a small model in shared memory to a large one over a slow network, three per
-// decade.
+// From a small model in shared memory to a large one over a slow network, with three
+// buckets a decade.
 Histogram::BucketBoundaries StepBuckets() {
   return {0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50};
 }
@@ -22,7 +22,7 @@ prometheus::Family<prometheus::Counter>& Counters(prometheus::Registry& registry
   return prometheus::BuildCounter().Name(name).Help(help).Register(registry);
 }
 
-// "stale epoch" -> "stale_epoch", as label values are written.
+// Turns "stale epoch" into "stale_epoch", as label values are written.
 std::string ReasonLabel(RefuseCode code) {
   return absl::StrReplaceAll(RefuseCodeName(code), {{" ", "_"}});
 }
@@ -35,7 +35,7 @@ void GrowTo(prometheus::Counter& counter, double value) {
 
 TrafficFamilies::TrafficFamilies(prometheus::Registry& registry)
     : pushes(Counters(registry, "syncline_pushes_total",
-                      "Received contributions, by what became of them.")),
+                      "Received contributions, by result.")),
       pushed_bytes(Counters(registry, "syncline_pushed_bytes_total",
                             "Payload bytes of received contributions.")),
       published(Counters(registry, "syncline_published_total",

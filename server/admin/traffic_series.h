@@ -1,7 +1,7 @@
-// The series of one job's traffic on a server (job_traffic.h), and the families that they
-// are in. For metrics.cc alone.
+// The Prometheus series of one job's traffic on a server (job_traffic.h), and the
+// families that contain them. Used by metrics.cc only.
 //
-// Thread safety: none but that of prometheus-cpp.
+// Thread safety: only that of prometheus-cpp.
 #pragma once
 
 #include <array>
@@ -29,13 +29,13 @@ struct TrafficFamilies {
 
 class TrafficSeries {
  public:
-  // All from the start, at zero: a rate over a series that only appears with its first
-  // increment misses that increment.
+  // Creates all series at once, at zero. If a series appeared only with its first
+  // increment, a rate would miss that increment.
   TrafficSeries(const TrafficFamilies& families, const std::string& job_name);
 
   void GrowTo(const JobTraffic::Sums& sums);
   void ObserveStep(absl::Duration duration);
-  // The last thing that is done with it.
+  // Removes the series. The object must not be used after that.
   void Remove(const TrafficFamilies& families) const;
 
  private:
@@ -47,7 +47,7 @@ class TrafficSeries {
   prometheus::Histogram* step_seconds_;
 };
 
-// A counter that is set to what somebody else has counted.
+// Increases a counter to a value that was counted elsewhere.
 void GrowTo(prometheus::Counter& counter, double value);
 
 }  // namespace syncline

@@ -1,9 +1,10 @@
-// Where checkpoints lie: named runs of bytes. A name has parts, divided by '/'.
+// A BlobStore holds checkpoints as named byte sequences (blobs). '/' divides a name into
+// parts.
 //
-// A blob is there as a whole or not at all: it shows when Finish has returned, and is
-// durable then.
+// A blob exists as a whole or not at all. It becomes visible when Finish returns, and it
+// is durable from then on.
 //
-// Thread safety: a BlobStore may be used by any thread; a BlobWriter by one at a time.
+// Thread safety: any thread may use a BlobStore; a BlobWriter, one thread at a time.
 #pragma once
 
 #include <cstddef>
@@ -22,15 +23,16 @@ namespace syncline {
 struct Blob {
   std::string name;
   uint64_t bytes = 0;
-  absl::Time written = {};  // last
+  absl::Time written = {};  // time of the last write
 };
 
-// Gone before Finish: nothing of it is kept.
+// Writes one blob. If the writer is destroyed before Finish, nothing of the blob is kept.
 class BlobWriter {
  public:
   virtual ~BlobWriter() = default;
   virtual absl::Status Append(ByteView bytes) = 0;
-  // Fills in the bytes that were left free at the front. Last.
+  // Fills in the bytes that were left free at the front, and completes the blob. This is
+  // the last call.
   virtual absl::Status Finish(ByteView head) = 0;
 };
 
@@ -38,20 +40,22 @@ class BlobStore {
  public:
   virtual ~BlobStore() = default;
 
-  // All whose names begin with `folder` and '/', in order of their names; empty: all.
+  // Returns all blobs whose names begin with `folder` and '/', in the order of their
+  // names. Empty: all blobs.
   virtual absl::StatusOr<std::vector<Blob>> List(const std::string& folder) = 0;
-  // Exactly out.size() bytes; DataLoss when there are fewer.
+  // Reads exactly out.size() bytes. Fails with DataLoss if the blob has fewer.
   virtual absl::Status Read(const std::string& name, uint64_t offset,
                             MutableByteView out) = 0;
-  // Leaves `head_bytes` free at the front. One that exists is replaced at Finish.
+  // Begins a blob, and leaves `head_bytes` free at its front. An existing blob of this
+  // name is replaced at Finish.
   virtual absl::StatusOr<std::unique_ptr<BlobWriter>> Create(const std::string& name,
                                                              size_t head_bytes) = 0;
-  // An empty blob. AlreadyExists when there is one of that name: of all who try at once,
-  // whatever the host, one makes it.
+  // Makes an empty blob. Fails with AlreadyExists if the name exists. If several callers
+  // try at once, on any hosts, exactly one succeeds.
   virtual absl::Status Claim(const std::string& name) = 0;
-  // OK when there is none of that name.
+  // Returns OK also if there is no such blob.
   virtual absl::Status Delete(const std::string& name) = 0;
-  // For people: "directory /data/checkpoints".
+  // Returns a description for messages: "directory /data/checkpoints".
   virtual std::string Describe() const = 0;
 };
 

@@ -12,11 +12,11 @@
 
 namespace syncline {
 
-// Where blobs lie, whoever looks at them.
+// A place that holds blobs. Several stores can look at the same place.
 class BlobPlace {
  public:
   virtual ~BlobPlace() = default;
-  // As another process opens it.
+  // Returns a new store for this place, as another process would open it.
   virtual std::unique_ptr<BlobStore> Open() = 0;
 };
 

@@ -14,25 +14,29 @@
 #include "absl/strings/strip.h"
 #include "comm/base/printable.h"
 #include "comm/base/status.h"
+#include "server/checkpoint/shared_name.h"
+#include "server/checkpoint/shared_part.h"
 
 namespace syncline {
 namespace {
 
-// A manifest has some hundred bytes for each tensor and file.
+// A manifest has a few hundred bytes for each tensor and file.
 constexpr uint64_t kMaxManifestBytes = uint64_t{1} << 28;
 
-// "run7.claimed", beside the checkpoints of the run: so many runs back they are of no use.
+// The suffix of a claim's file: "run7.claimed", beside the checkpoints of the run. Claims
+// older than the last 100 runs are deleted.
 constexpr char kClaimed[] = ".claimed";
 constexpr uint32_t kKeptClaims = 100;
 
-// Servers write, or give up, within half of it.
+// Age at which an incomplete checkpoint of another run counts as abandoned. A server
+// finishes its part, or gives up, within half of this time.
 constexpr absl::Duration kLeftFor = absl::Hours(1);
 
 std::string ClaimOf(const std::string& job, uint32_t run) {
   return absl::StrCat(FolderOf(job), "/run", run, kClaimed);
 }
 
-// Of "bert/run7.claimed" 7.
+// Returns 7 for "bert/run7.claimed", and nothing for a blob that is not a claim.
 std::optional<uint32_t> ClaimedRun(absl::string_view blob) {
   const size_t slash = blob.rfind('/');
   absl::string_view file = blob.substr(slash + 1);
@@ -68,7 +72,7 @@ absl::Status Missing(BlobStore& store, const std::string& job, const std::string
 absl::Status NoRunAfter(const std::string& job, uint32_t run) {
   return absl::FailedPreconditionError(
       absl::StrCat("there is no run after run", run, " of job '", Printable(job),
-                   "'; delete what has that number in its folder"));
+                   "'; delete the run with that number from its folder"));
 }
 
 }  // namespace
@@ -106,7 +110,7 @@ absl::StatusOr<Manifest> ReadManifest(BlobStore& store, const std::string& job,
                                     std::string(status.message())));
   };
   if (blob->bytes > kMaxManifestBytes) {
-    return about(absl::DataLossError("it is too large to be one"));
+    return about(absl::DataLossError("it is too large for a manifest"));
   }
   absl::StatusOr<Manifest> manifest = Manifest();
   try {
@@ -121,17 +125,15 @@ absl::StatusOr<Manifest> ReadManifest(BlobStore& store, const std::string& job,
   if (!manifest.ok()) return about(manifest.status());
   if (manifest->job != job || manifest->name != name) {
     return about(absl::DataLossError(
-        absl::StrCat("it is that of ", Named(manifest->job, manifest->name.ToString()))));
+        absl::StrCat("it belongs to ", Named(manifest->job, manifest->name.ToString()))));
   }
   return manifest;
 }
 
 absl::Status CheckParts(BlobStore& store, const Manifest& manifest) {
-  const std::string folder = FolderOf(manifest.job, manifest.name);
-  SYNCLINE_ASSIGN_OR_RETURN(const std::vector<Blob> blobs, store.List(folder));
+  SYNCLINE_ASSIGN_OR_RETURN(const std::vector<Blob> blobs, ListParts(store, manifest));
   for (const CheckpointFile& file : manifest.files) {
-    const auto blob =
-        std::ranges::find(blobs, absl::StrCat(folder, "/", file.name), &Blob::name);
+    const auto blob = std::ranges::find(blobs, BlobOf(manifest, file), &Blob::name);
     if (blob != blobs.end() && blob->bytes == file.bytes) continue;
     return absl::FailedPreconditionError(absl::StrCat(
         "a server wrote ", file.name, " with ", file.bytes, " bytes, but ",
@@ -157,7 +159,13 @@ absl::Status DeleteCheckpoint(BlobStore& store, const std::string& job,
                               const CheckpointName& name) {
   const std::string folder = FolderOf(job, name);
   SYNCLINE_ASSIGN_OR_RETURN(const std::vector<Blob> blobs, store.List(folder));
-  SYNCLINE_RETURN_IF_ERROR(store.Delete(absl::StrCat(folder, "/", kManifestFile)));
+  const std::string manifest = absl::StrCat(folder, "/", kManifestFile);
+  if (std::ranges::find(blobs, manifest, &Blob::name) != blobs.end()) {
+    const auto about = ReadManifest(store, job, name);
+    if (absl::IsUnavailable(about.status())) return about.status();
+    if (about.ok()) SYNCLINE_RETURN_IF_ERROR(ReleaseSharedParts(store, *about));
+  }
+  SYNCLINE_RETURN_IF_ERROR(store.Delete(manifest));
   for (const Blob& blob : blobs) SYNCLINE_RETURN_IF_ERROR(store.Delete(blob.name));
   return absl::OkStatus();
 }
@@ -165,17 +173,17 @@ absl::Status DeleteCheckpoint(BlobStore& store, const std::string& job,
 absl::Status Retain(BlobStore& store, const std::string& job,
                     const CheckpointName& latest, uint32_t keep) {
   SYNCLINE_ASSIGN_OR_RETURN(const auto all, ListCheckpoints(store, FolderOf(job)));
-  // Those of a later run are another coordinator's: it keeps as many as it is to.
+  // Later runs belong to another coordinator, which applies its own retention.
   const auto is_mine = [&](const CheckpointInfo& one) {
     return one.is_complete && one.name.run <= latest.run;
   };
   auto complete = static_cast<size_t>(std::ranges::count_if(all, is_mine));
   const auto newest = std::ranges::find(all, latest, &CheckpointInfo::name);
-  // By the clock of the store, whatever that of this host says.
+  // The time according to the store's clock, not this host's.
   const absl::Time now = newest == all.end() ? absl::InfinitePast() : newest->written;
   for (const CheckpointInfo& one : all) {
     const bool is_old = is_mine(one) && complete > keep && one.name != latest;
-    // Another coordinator may be at it.
+    // Another coordinator may still be writing it.
     const bool is_given_up = one.name.run == latest.run || now - one.written >= kLeftFor;
     const bool is_left = !one.is_complete && one.name < latest && is_given_up;
     if (is_old) --complete;
@@ -183,7 +191,7 @@ absl::Status Retain(BlobStore& store, const std::string& job,
       SYNCLINE_RETURN_IF_ERROR(DeleteCheckpoint(store, job, one.name));
     }
   }
-  return absl::OkStatus();
+  return SweepSharedParts(store, job, now);
 }
 
 absl::StatusOr<uint32_t> ClaimRun(BlobStore& store, const std::string& job,

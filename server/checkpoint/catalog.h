@@ -1,9 +1,11 @@
-// Which checkpoints of a job there are, and how they come and go.
+// The catalog of a store: lists the checkpoints of a job, completes and deletes them, and
+// finds the one that a job resumes from.
 //
-// Coordinators that share a store do not know of each other: each claims the runs of its
-// jobs, so that no two write checkpoints of one name.
+// Several coordinators may share a store without knowing of each other. Each claims the
+// runs of its jobs, so that no two of them write checkpoints of the same name.
 //
-// Thread safety: functions of the store.
+// Thread safety: free functions without state; each may be called from any thread from
+// which the store may be used.
 #pragma once
 
 #include <cstdint>
@@ -18,51 +20,60 @@
 namespace syncline {
 
 struct CheckpointInfo {
-  std::string folder = {};  // of the job
+  std::string folder = {};  // the job's folder, FolderOf(job)
   CheckpointName name = {};
   bool is_complete = false;  // has a manifest
   uint64_t bytes = 0;
-  absl::Time written = {};  // the last of its blobs
+  absl::Time written = {};  // when its last blob was written
 };
 
-// In order of their names. `folder`: of one job (FolderOf); empty: of all.
+// Returns all checkpoints in the order of their names, the incomplete ones included.
+// `folder`: the folder of one job (FolderOf). Empty: all jobs.
 absl::StatusOr<std::vector<CheckpointInfo>> ListCheckpoints(BlobStore& store,
                                                             const std::string& folder);
 
-// NotFound says which there are. Errors name the checkpoint.
+// Reads and checks a manifest. Fails with NotFound, and says which checkpoints exist, if
+// there is none of this name. All errors name the checkpoint.
 absl::StatusOr<Manifest> ReadManifest(BlobStore& store, const std::string& job,
                                       const CheckpointName& name);
 
-// FailedPrecondition unless each file that the manifest names is there, of exactly that
-// size: servers that write elsewhere say that all went well, too.
+// Fails with FailedPrecondition unless each file of the manifest exists and has exactly
+// the size that the manifest says. A server that writes to a different directory reports
+// success as well; this check finds that.
 absl::Status CheckParts(BlobStore& store, const Manifest& manifest);
 
-// The checkpoint is complete when it returns.
+// Writes the manifest durably. The checkpoint is complete when this returns OK.
 absl::Status PutManifest(BlobStore& store, const Manifest& manifest);
 
-// The manifest first: one that is deleted in part is none.
+// Deletes the manifest first, so that a checkpoint that is only partly deleted does not
+// count as one.
 absl::Status DeleteCheckpoint(BlobStore& store, const std::string& job,
                               const CheckpointName& name);
 
-// After `latest` was completed: of its run and earlier ones, deletes all complete ones but
-// the last `keep`, and what earlier ones left unfinished: those of other runs if they were
-// last written an hour before it.
+// Deletes old checkpoints of the job. Call it after `latest` was completed. Among the
+// checkpoints of the same run and of earlier runs it deletes:
+//   - complete ones, except the last `keep`;
+//   - incomplete ones older than `latest`. Those of other runs are deleted only if they
+//     were last written at least an hour before `latest`.
+// Then it sweeps shared parts (SweepSharedParts).
 absl::Status Retain(BlobStore& store, const std::string& job,
                     const CheckpointName& latest, uint32_t keep);
 
-// What a job begins with.
+// The run that a job starts, and the checkpoint that it resumes from.
 struct Beginning {
   uint32_t run = 1;
   bool resumes = false;
-  Manifest from = {};  // if it resumes
+  Manifest from = {};  // set if `resumes`
 };
 
-// `resume`: "auto" (the latest, if there is one), "latest", "never", or a name. NotFound
-// when that is not there.
+// Decides where a job starts. `resume` is "auto" (the latest checkpoint, if there is
+// one), "latest", "never", or the name of a checkpoint. Fails with NotFound if "latest"
+// or the name does not exist.
 absl::StatusOr<Beginning> FindBeginning(BlobStore& store, const std::string& job,
                                         const std::string& resume);
 
-// The first run from `run` on that nobody has claimed: it is the caller's.
+// Claims the first run, from `run` on, that no coordinator has claimed yet, and returns
+// it.
 absl::StatusOr<uint32_t> ClaimRun(BlobStore& store, const std::string& job, uint32_t run);
 
 }  // namespace syncline

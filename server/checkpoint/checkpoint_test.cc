@@ -1,5 +1,5 @@
-// Parts, manifests and readers together: what was written is read by other shards, and
-// nothing that was changed since.
+// Parts, manifests and readers together: other shards can read what was written, and
+// nothing that was changed since is accepted.
 #include <sys/stat.h>
 
 #include <chrono>
@@ -18,13 +18,14 @@
 #include "server/checkpoint/part.h"
 #include "server/checkpoint/reader.h"
 #include "server/checkpoint/safetensors.h"
+#include "server/checkpoint/shared_name.h"
+#include "server/checkpoint/shared_part.h"
 #include "server/shard/shard_test_util.h"
 
 namespace syncline {
 namespace {
 
 using ::testing::HasSubstr;
-
 namespace fs = std::filesystem;
 
 constexpr char kJob[] = "night run/7";
@@ -41,13 +42,13 @@ BlockSnapshot Snapshot(uint32_t block, size_t elements, size_t slots) {
   BlockSnapshot saved = {.version = kName.step, .updates = 498, .seeded = true};
   saved.weights = Values(elements, static_cast<float>(block));
   for (size_t slot = 0; slot < slots; ++slot) {
-    // An odd number of bytes, as of bf16.
+    // Two bytes an element, as for bf16: not always a multiple of 4.
     saved.state.emplace_back(2 * elements, static_cast<std::byte>(1 + slot + block));
   }
   return saved;
 }
 
-// A job of a large tensor, a small one and a frozen scalar, saved by two shards.
+// A large tensor, a small one and a frozen scalar, saved by two shards.
 class Checkpoints : public ::testing::Test {
  protected:
   Checkpoints() : store_(*OpenDirectoryStore(directory_.path())) {
@@ -90,10 +91,12 @@ class Checkpoints : public ::testing::Test {
     Manifest manifest = Describe(name);
     for (const uint32_t shard : {0u, 1u}) {
       PartWriter::Options options = {
-          .folder = FolderOf(kJob, name), .shard = shard, .layout = layout_};
+          .job = kJob, .name = name, .shard = shard, .layout = layout_};
       for (const ShardBlock& block : blocks_) {
         if ((block.block == 0) == (shard == 1)) options.blocks.push_back(block);
       }
+      options.frozen =
+          FindSharedPart(*store_, {kJob, name.run, {}, shard, options.FrozenKeys()});
       auto part = *PartWriter::Create(*store_, options);
       for (const ShardBlock& block : options.blocks) {
         BlockSnapshot saved = saved_[block.block];
@@ -183,26 +186,26 @@ TEST_F(Checkpoints, WhateverIsCutOffChangedOrSwappedIsRefusedByName) {
     EXPECT_FALSE(ReadAll(kName).ok()) << file;
     fs::rename(path + ".gone", path);
   }
-  // Two of one kind change places; a manifest of another checkpoint.
+  // Swap two files of the same kind; then use the manifest of another checkpoint.
   fs::rename(PathOf(kName, files[1]), PathOf(kName, "x"));
   fs::rename(PathOf(kName, files[2]), PathOf(kName, files[1]));
   fs::rename(PathOf(kName, "x"), PathOf(kName, files[2]));
   EXPECT_EQ(ReadAll(kName).code(), absl::StatusCode::kDataLoss);
   fs::copy_file(PathOf(kName, files[0]), PathOf({1, 1}, files[0]),
                 fs::copy_options::overwrite_existing);
-  EXPECT_THAT(std::string(ReadAll({1, 1}).message()), HasSubstr("it is that of"));
+  EXPECT_THAT(std::string(ReadAll({1, 1}).message()), HasSubstr("it belongs to"));
 }
 
 TEST_F(Checkpoints, ANewerFormatIsRefusedWithBothNumbers) {
   Write(kName);
   Change(PathOf(kName, kManifestFile), [](std::string& bytes) {
-    const size_t at = bytes.find("\"format\": 1");
+    const size_t at = bytes.find("\"format\": 2");
     ASSERT_NE(at, std::string::npos);
-    bytes[at + 10] = '2';
+    bytes[at + 10] = '3';
   });
   const absl::Status status = ReadAll(kName);
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_THAT(std::string(status.message()), HasSubstr("format 2"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("format 3"));
 }
 
 TEST_F(Checkpoints, AnotherModelOrOptimizerIsNamed) {
@@ -251,7 +254,7 @@ TEST_F(Checkpoints, TheLatestIsThatOfTheLastRunWhateverItsStep) {
             absl::StatusCode::kNotFound);
   Write({1, 500});
   Write({2, 300});
-  // Begun, and not finished.
+  // A checkpoint that was begun but not finished.
   ASSERT_TRUE((*store_->Create(FolderOf(kJob, {3, 400}) + "/x", 0))->Finish({}).ok());
   const auto latest = *FindBeginning(*store_, kJob, "auto");
   EXPECT_EQ(latest.run, 4);
@@ -262,7 +265,7 @@ TEST_F(Checkpoints, TheLatestIsThatOfTheLastRunWhateverItsStep) {
             absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(FindBeginning(*store_, kJob, "run9-step1").status().message()),
               HasSubstr("there are 2 from run1-step500 to run2-step300"));
-  // The names of jobs are no paths.
+  // A job's name is not a path.
   EXPECT_FALSE(FindBeginning(*store_, "night run", "auto")->resumes);
   EXPECT_EQ(FolderOf("../x"), "%2E.%2Fx");
 }
@@ -298,13 +301,12 @@ TEST_F(Checkpoints, RetentionOfARunLeavesThoseOfLaterRunsAlone) {
 TEST_F(Checkpoints, APartThatIsGivenUpLeavesNothing) {
   {
     auto part = *PartWriter::Create(
-        *store_, {.folder = "x", .shard = 0, .layout = layout_, .blocks = blocks_});
+        *store_, {.job = "x", .name = kName, .layout = layout_, .blocks = blocks_});
     EXPECT_TRUE(part->Add(0, saved_[0]).ok());
   }
   EXPECT_TRUE(store_->List("")->empty());
 }
 
-// With pushes that are summed for the next update, so that every kind of entry is there.
 TEST_F(Checkpoints, ADeepManifestOrHeadIsRefused) {
   const std::string deep = R"({"format":1,"crc32c":1,"x":)" + std::string(1000000, '[') +
                            std::string(1000000, ']') + "}";
@@ -335,7 +337,7 @@ TEST_F(Checkpoints, AManifestThatMakesNoSenseIsRefused) {
   const Manifest good = Write(kName);
   const std::pair<std::function<void(Manifest&)>, const char*> changes[] = {
       {[](Manifest& bad) { bad.tensors.clear(); }, "0 tensors"},
-      {[](Manifest& bad) { bad.tensors.pop_back(); }, "'frozen' is of no tensor"},
+      {[](Manifest& bad) { bad.tensors.pop_back(); }, "'frozen' belongs to no tensor"},
       {[](Manifest& bad) {
          bad.tensors.push_back({"more", {9}});
        },
@@ -348,7 +350,7 @@ TEST_F(Checkpoints, AManifestThatMakesNoSenseIsRefused) {
       {[](Manifest& bad) { bad.tensors[0].shape.assign(9, 1); }, "9 dimensions"},
       {[](Manifest& bad) { bad.tensors[0].shape = {kRows}; }, "beyond its tensor"},
       {[](Manifest& bad) { bad.loss_scaler.scale = -2; }, "a loss scale of -2"},
-      {[](Manifest& bad) { bad.files[0].name = "../x"; }, "is no name of a file"},
+      {[](Manifest& bad) { bad.files[0].name = "../x"; }, "is not a file name"},
       {[](Manifest& bad) { bad.files[0].head_bytes = 1u << 30; }, "has a head of"},
       {[](Manifest& bad) { bad.files[0].bytes += uint64_t{1} << 40; }, "manifest says"}};
   for (const auto& [change, why] : changes) {
@@ -360,9 +362,10 @@ TEST_F(Checkpoints, AManifestThatMakesNoSenseIsRefused) {
     EXPECT_THAT(std::string(status.message()), HasSubstr(why));
     EXPECT_THAT(std::string(status.message()), HasSubstr("run2-step500"));
   }
-  // Parts of another step than the manifest's.
+  // The parts are of another step than the manifest.
   Write({2, 400});
   for (const CheckpointFile& file : good.files) {
+    if (IsShared(file)) continue;
     fs::copy_file(PathOf({2, 400}, file.name), PathOf(kName, file.name),
                   fs::copy_options::overwrite_existing);
   }
@@ -378,7 +381,7 @@ TEST_F(Checkpoints, APipeIsNotWaitedForAndLinkedFoldersAreSeen) {
   std::vector<std::byte> some(8);
   fs::rename(path, path + ".old");
   ASSERT_EQ(mkfifo(path.c_str(), 0600), 0);
-  EXPECT_THAT(std::string(ReadAll(kName).message()), HasSubstr("no regular file"));
+  EXPECT_THAT(std::string(ReadAll(kName).message()), HasSubstr("not a regular file"));
   const std::string name = FolderOf(kJob, kName) + "/weights-00000.safetensors";
   EXPECT_EQ(store_->Read(name, 0, some).code(), absl::StatusCode::kDataLoss);
   fs::remove(path);
@@ -453,7 +456,7 @@ TEST(CheckpointParts, OfEveryOptimizerAreLoadedByAShard) {
     const auto store = *OpenDirectoryStore(directory.path());
     const CheckpointName at = {.run = 2, .step = saved.blocks.at(0).version};
     auto part = *PartWriter::Create(
-        *store, {.folder = FolderOf(kJob, at), .layout = layout, .blocks = {block}});
+        *store, {.job = kJob, .name = at, .layout = layout, .blocks = {block}});
     const absl::Status added = part->Add(0, saved.blocks.at(0));
     ASSERT_TRUE(added.ok()) << added;
     Manifest manifest = {.job = kJob, .name = at, .tensors = layout->tensors};
@@ -472,7 +475,7 @@ TEST(CheckpointParts, OfEveryOptimizerAreLoadedByAShard) {
   }
 }
 
-// testdata/ was written once, by the first version: all later ones read it.
+// testdata/ was written once, by the first version. All later versions must read it.
 TEST(CheckpointFormat, ThatOfTheFirstVersionStaysReadable) {
   const auto store = *OpenExistingDirectoryStore(CHECKPOINT_TESTDATA);
   const auto beginning = FindBeginning(*store, "golden", "latest");

@@ -24,10 +24,10 @@ namespace fs = std::filesystem;
 
 constexpr char kUnfinished[] = ".unfinished";
 
-constexpr int kMaxDepth = 3;  // folders of jobs, of checkpoints, files
+constexpr int kMaxDepth = 3;  // job folder, checkpoint folder, file
 
-// So much may be on its way to the disk before more is given to it: what is left for the
-// sync at the end is small.
+// After this many bytes, Append asks the kernel to start writing them, so that little is
+// left for the sync at the end.
 constexpr uint64_t kFlushBytes = uint64_t{16} << 20;
 
 absl::Status Failed(const char* what, const fs::path& path, int error) {
@@ -55,7 +55,7 @@ absl::Status SyncFolder(const fs::path& path) {
   return absl::OkStatus();
 }
 
-// The folders of `path` below `root`, each durable in the one above it.
+// Makes the folders of `path` below `root`, and syncs the parent of each.
 absl::Status MakeFolders(const fs::path& root, const fs::path& path) {
   if (path == root || path.empty()) return absl::OkStatus();
   std::error_code error;
@@ -82,7 +82,7 @@ class FileWriter final : public BlobWriter {
     SYNCLINE_RETURN_IF_ERROR(WriteAt(end_, bytes));
     end_ += bytes.size();
     if (end_ - flushed_ >= kFlushBytes) {
-      // A hint: errors show at the sync.
+      // This is only a hint to the kernel; errors show at the sync.
       (void)sync_file_range(fd_.get(), static_cast<off64_t>(flushed_),
                             static_cast<off64_t>(end_ - flushed_), SYNC_FILE_RANGE_WRITE);
       flushed_ = end_;
@@ -133,9 +133,9 @@ class DirectoryStore final : public BlobStore {
     if (error == std::errc::no_such_file_or_directory) return blobs;
     for (; !error && entry != fs::recursive_directory_iterator();
          entry.increment(error)) {
-      // A link may lead to a folder above it.
+      // A symbolic link may lead to a folder above itself.
       if (entry.depth() >= kMaxDepth) entry.disable_recursion_pending();
-      struct stat about = {};  // it may be gone by another process, meanwhile
+      struct stat about = {};  // another process may have deleted it meanwhile
       if (stat(entry->path().c_str(), &about) != 0 || !S_ISREG(about.st_mode)) continue;
       blobs.push_back({.name = entry->path().lexically_relative(root_),
                        .bytes = static_cast<uint64_t>(about.st_size),
@@ -149,13 +149,13 @@ class DirectoryStore final : public BlobStore {
   absl::Status Read(const std::string& name, uint64_t offset,
                     MutableByteView out) override {
     const fs::path path = root_ / name;
-    // A pipe would be waited for.
+    // O_NONBLOCK: opening a named pipe would otherwise block.
     const UniqueFd fd(open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
     if (!fd.valid()) return Failed("open", path, errno);
     struct stat about = {};
     if (fstat(fd.get(), &about) != 0) return Failed("open", path, errno);
     if (!S_ISREG(about.st_mode)) {
-      return absl::DataLossError(absl::StrCat(path.string(), " is no regular file"));
+      return absl::DataLossError(absl::StrCat(path.string(), " is not a regular file"));
     }
     while (!out.empty()) {
       const ssize_t got =
@@ -187,17 +187,18 @@ class DirectoryStore final : public BlobStore {
     SYNCLINE_RETURN_IF_ERROR(MakeFolders(root_, path.parent_path()));
     const UniqueFd fd(open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
     if (!fd.valid() && errno == EEXIST) {
-      return absl::AlreadyExistsError(absl::StrCat(path.string(), " is there already"));
+      return absl::AlreadyExistsError(absl::StrCat(path.string(), " exists already"));
     }
     if (!fd.valid()) return Failed("make", path, errno);
     return SyncFolder(path.parent_path());
   }
 
-  // Folders that are empty now go, too.
+  // Also deletes folders that are now empty.
   absl::Status Delete(const std::string& name) override {
     fs::path path = root_ / name;
     if (unlink(path.c_str()) == 0) {
-      // A manifest that came back after a power cut would name parts that are gone.
+      // Otherwise a deleted manifest could come back after a power cut, and name parts
+      // that are gone.
       SYNCLINE_RETURN_IF_ERROR(SyncFolder(path.parent_path()));
     } else if (errno != ENOENT) {
       return Failed("delete", path, errno);
@@ -240,7 +241,7 @@ absl::StatusOr<std::unique_ptr<BlobStore>> OpenExistingDirectoryStore(
   if (!fs::is_directory(path, error)) {
     return Unusable(path, "there is no such directory; check the path");
   }
-  // Without a '/' at the end, so that parents of what is in it lead to it.
+  // No '/' at the end: the loops over parent_path() compare with `root`.
   fs::path root = fs::absolute(path, error).lexically_normal();
   if (!root.has_filename()) root = root.parent_path();
   return std::make_unique<DirectoryStore>(std::move(root));

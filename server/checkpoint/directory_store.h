@@ -1,5 +1,5 @@
-// Blobs as files of a directory, which several hosts may share (NFS, a ReadWriteMany
-// volume). Each is written under another name, synced, and renamed.
+// A BlobStore in a directory, which several hosts may share (NFS, a ReadWriteMany
+// volume). Each blob is one file: it is written under another name, synced, and renamed.
 #pragma once
 
 #include <memory>
@@ -10,10 +10,11 @@
 
 namespace syncline {
 
-// Makes the directory if it is missing. Failure::kUsage when it cannot be written.
+// Creates the directory if it is missing. Fails with Failure::kUsage if it cannot be
+// written.
 absl::StatusOr<std::unique_ptr<BlobStore>> OpenDirectoryStore(const std::string& path);
 
-// For commands that only read: the directory must be there.
+// Opens a directory for commands that only read. It must exist.
 absl::StatusOr<std::unique_ptr<BlobStore>> OpenExistingDirectoryStore(
     const std::string& path);
 

@@ -1,4 +1,4 @@
-// A shard from a checkpoint.
+// Loads a shard from a checkpoint.
 #pragma once
 
 #include <vector>
@@ -9,8 +9,8 @@
 
 namespace syncline {
 
-// All of the shard's blocks, one by one, so that no more than one is in memory twice. Fails
-// as CheckpointReader::Read and Shard::Load.
+// Loads all blocks of the shard, one at a time, so that at most one block is in memory
+// twice. Fails like CheckpointReader::Read and Shard::Load.
 absl::Status LoadBlocks(const CheckpointReader& reader, const CheckpointLayout& layout,
                         const std::vector<ShardBlock>& blocks, Shard& shard);
 

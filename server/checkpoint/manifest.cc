@@ -7,11 +7,13 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/string_view.h"
 #include "comm/base/crc32c.h"
 #include "comm/base/limits.h"
 #include "comm/base/printable.h"
 #include "nlohmann/json.hpp"
 #include "server/checkpoint/shallow_json.h"
+#include "server/checkpoint/shared_name.h"
 
 namespace syncline {
 namespace {
@@ -60,12 +62,12 @@ TrainingSettings TrainingFrom(const Json& json) {
       .accumulate_steps = json.at("accumulate_steps"),
       .aggregation = json.at("aggregate_on_arrival") ? Aggregation::kArrival
                                                      : Aggregation::kRankOrder};
-  // The first ones knew no other than the default.
+  // The first manifests have no mode: they are of the default mode.
   if (json.contains("mode")) training.mode = NamedFrom(json.at("mode"));
   return training;
 }
 
-// Throws Json's errors.
+// Throws Json::exception if a field is missing or has the wrong type.
 Manifest ManifestFrom(const Json& json) {
   Manifest manifest = {.job = json.at("job"),
                        .push_codec = json.at("push_codec"),
@@ -92,11 +94,12 @@ Manifest ManifestFrom(const Json& json) {
   return manifest;
 }
 
-// What file systems allow for a name.
+// The longest file name that common file systems allow.
 constexpr size_t kMaxFolderBytes = 255;
 constexpr size_t kHashBytes = 17;
 
-// FNV-1a: the manifest has the whole name, so that no two are mixed up.
+// Computes FNV-1a. The manifest holds the whole name, so two jobs with the same hash are
+// not mixed up.
 uint64_t HashOf(const std::string& job) {
   uint64_t hash = 0xcbf29ce484222325;
   for (const char c : job) {
@@ -122,15 +125,17 @@ std::string WrongShape(const CheckpointTensor& tensor) {
 
 std::string WrongFile(const CheckpointFile& file) {
   const std::string which = absl::StrCat("file '", Printable(file.name), "' ");
-  if (file.name.empty() || file.name.find('/') != std::string::npos) {
-    return absl::StrCat(which, "is no name of a file");
+  absl::string_view name = file.name;
+  if (IsShared(file)) name.remove_prefix(sizeof(kSharedFolder));
+  if (name.empty() || name.find('/') != name.npos) {
+    return absl::StrCat(which, "is not a file name");
   }
   if (file.head_bytes <= file.bytes) return "";
   return absl::StrCat(which, "has a head of ", file.head_bytes, " of its ", file.bytes,
                       " bytes");
 }
 
-// Empty when nothing is.
+// Returns what is wrong with the manifest, or an empty string.
 std::string WhatIsWrong(const Manifest& manifest) {
   const LossScalerState& scaler = manifest.loss_scaler;
   if (!std::isfinite(scaler.scale) || scaler.scale <= 0) {
@@ -159,10 +164,10 @@ bool IsPlain(char c) {
 
 }  // namespace
 
-// A dot only inside, so that no name is "." or hidden.
+// A dot at the front is escaped, so that no name is ".", ".." or a hidden file.
 std::string FolderOf(const std::string& job) {
   std::string folder;
-  size_t kept = 0;  // whole characters of it that leave room for a hash
+  size_t kept = 0;  // longest prefix of whole characters that leaves room for a hash
   for (const char c : job) {
     if (folder.size() <= kMaxFolderBytes - kHashBytes) kept = folder.size();
     if (IsPlain(c) || (c == '.' && !folder.empty())) {
@@ -199,7 +204,7 @@ std::string WriteManifest(const Manifest& manifest) {
                      {"head_crc32c", file.head_crc32c}});
   }
   const LossScalerState& scaler = manifest.loss_scaler;
-  Json json = {{"format", kCheckpointFormat},
+  Json json = {{"format", HasShared(manifest) ? kSharingFormat : kCheckpointFormat},
                {"job", manifest.job},
                {"run", manifest.name.run},
                {"step", manifest.name.step},
@@ -220,24 +225,24 @@ std::string WriteManifest(const Manifest& manifest) {
 
 absl::StatusOr<Manifest> ParseManifest(const std::string& text) {
   Json json = ParseShallowJson(text);
-  if (!json.is_object()) return absl::DataLossError("it is cut off, or no JSON");
+  if (!json.is_object()) return absl::DataLossError("it is cut off, or not JSON");
   const Json format = json.value("format", Json());
-  if (format.is_number_integer() && format > kCheckpointFormat) {
+  if (format.is_number_integer() && format > kSharingFormat) {
     return absl::FailedPreconditionError(
-        absl::StrCat("it is of format ", format.get<int>(), ", and this program reads ",
-                     kCheckpointFormat, " at most; use a newer Syncline"));
+        absl::StrCat("it is of format ", format.get<int>(), ", but this program reads ",
+                     kSharingFormat, " at most; use a newer Syncline"));
   }
   const Json sum = json.value(kSum, Json());
   json.erase(kSum);
   if (!sum.is_number_unsigned() || sum != SumOf(json)) {
     return absl::DataLossError("its checksum is wrong: it was changed");
   }
-  // Whoever writes it may give it the right sum.
+  // The checksum may be right although the content is not: anyone can compute it.
   try {
     Manifest manifest = ManifestFrom(json);
     const std::string wrong = WhatIsWrong(manifest);
     if (wrong.empty()) return manifest;
-    return absl::DataLossError(absl::StrCat("it makes no sense: ", wrong));
+    return absl::DataLossError(absl::StrCat("it is inconsistent: ", wrong));
   } catch (const Json::exception& error) {
     return absl::DataLossError(absl::StrCat("it lacks a field: ", error.what()));
   }

@@ -1,13 +1,14 @@
-// The manifest of a checkpoint: written last, so that a checkpoint without one is none. It
-// says which files belong to it, and what a job has beside its tensors.
+// The manifest of a checkpoint says which files belong to it, and holds the job's state
+// beside its tensors. It is written last: a checkpoint without a manifest is not
+// complete.
 //
 //   DIR/JOB/run2-step500/manifest.json
 //   DIR/JOB/run2-step500/weights-00000.safetensors  (one for each shard that had blocks)
 //   DIR/JOB/run2-step500/state-00000.safetensors
 //
-// A run of a job begins when its workers start; the next one has the next number. So
-// checkpoints of one job are in order by run and step, also when it went back to an
-// earlier one.
+// A run of a job begins when its workers start, and each run has the next number.
+// Checkpoints of a job are therefore in order by run and step, even if the job went back
+// to an earlier one.
 //
 // Thread safety: pure functions.
 #pragma once
@@ -28,15 +29,16 @@ namespace syncline {
 inline constexpr char kManifestFile[] = "manifest.json";
 inline constexpr int kCheckpointFormat = 1;
 
-// The folder of a job's checkpoints: its name, with what no file name has as %XX.
+// Returns the folder of a job's checkpoints: the job's name, with characters that file
+// names cannot have written as %XX. A name that would be too long ends with a hash.
 std::string FolderOf(const std::string& job);
 std::string FolderOf(const std::string& job, const CheckpointName& name);
 
 struct CheckpointFile {
-  std::string name = {};  // in the checkpoint's folder
+  std::string name = {};  // in the checkpoint's folder, or "parts/..." if shared
   uint64_t bytes = 0;
-  uint64_t head_bytes =
-      0;  // of the safetensors head, whose entries have sums of their own
+  // Size of the safetensors head. The entries behind it have checksums of their own.
+  uint64_t head_bytes = 0;
   uint32_t head_crc32c = 0;
 
   bool operator==(const CheckpointFile&) const = default;
@@ -55,8 +57,8 @@ struct Manifest {
   CheckpointName name = {};
   std::string push_codec = {};
   std::string publish_codec = {};
-  TrainingSettings declared = {};  // as workers declared them
-  TrainingSettings training = {};  // that hold at this step, changes included
+  TrainingSettings declared = {};  // as the workers declared them
+  TrainingSettings training = {};  // in effect at this step, changes included
   LossScalerState loss_scaler = {};
   uint64_t skipped_steps = 0;
   std::vector<CheckpointTensor> tensors = {};
@@ -66,7 +68,8 @@ struct Manifest {
 };
 
 std::string WriteManifest(const Manifest& manifest);
-// DataLoss when it is damaged, FailedPrecondition when it is of a newer format.
+// Fails with DataLoss if the text is damaged, and with FailedPrecondition if its format
+// is newer than this program.
 absl::StatusOr<Manifest> ParseManifest(const std::string& json);
 
 }  // namespace syncline

@@ -11,17 +11,25 @@
 #include "comm/base/check.h"
 #include "comm/base/crc32c.h"
 #include "comm/base/status.h"
+#include "server/checkpoint/shared_name.h"
 #include "server/optimizer/state_storage.h"
 
 namespace syncline {
 namespace {
 
-// Entries of FP32 stay aligned behind bytes of another kind.
+// All entries are padded to this, so that FP32 data behind bytes of another type stays
+// aligned.
 constexpr size_t kAlignment = 4;
 
 template <typename T>
 ByteView BytesOf(const std::vector<T>& values) {
   return std::as_bytes(std::span(values));
+}
+
+absl::Status NamedTwice(const std::string& key) {
+  return absl::InvalidArgumentError(
+      absl::StrCat("two tensors would both be '", key,
+                   "' in a checkpoint; give one of them another name"));
 }
 
 uint64_t ElementsOf(const CheckpointTensor& tensor) {
@@ -98,27 +106,42 @@ absl::StatusOr<std::unique_ptr<PartWriter>> PartWriter::Create(BlobStore& store,
   std::unique_ptr<PartWriter> part(new PartWriter(store, std::move(options)));
   const CheckpointLayout& layout = *part->options_.layout;
   size_t weights = kMaxHeadBytesWithoutEntries;
+  size_t frozen = kMaxHeadBytesWithoutEntries;
   size_t state = kMaxHeadBytesWithoutEntries + MaxEntryBytes(kJobMemory) + 16;
+  bool has_frozen = false;
   for (const auto& [id, range] : part->ranges_) {
     const std::string key = layout.KeyOf(range);
-    weights += MaxEntryBytes(key);
+    const bool is_frozen = layout.tensors[range.tensor].frozen;
+    has_frozen = has_frozen || is_frozen;
+    (is_frozen ? frozen : weights) += MaxEntryBytes(key);
     state += MaxEntryBytes(key + kViewOf) + MaxEntryBytes(key + kSumOf);
     state += MaxEntryBytes(key + kFactorsOf);
     for (const std::string& slot : layout.SlotsOf(range.tensor)) {
       state += MaxEntryBytes(absl::StrCat(key, "/", slot));
     }
   }
-  SYNCLINE_RETURN_IF_ERROR(part->Open(part->weights_, kWeightsFile, weights));
-  SYNCLINE_RETURN_IF_ERROR(part->Open(part->state_, kStateFile, state));
+  const auto named = [&](const std::string& kind) {
+    return absl::StrFormat("%s-%05d.safetensors", kind, part->options_.shard);
+  };
+  part->weights_.name = named(kWeightsFile);
+  part->state_.name = named(kStateFile);
+  // The checkpoint's name is part of the file's name, so no other save writes it.
+  part->frozen_.name =
+      absl::StrCat(kSharedFolder, "/",
+                   named(absl::StrCat(kFrozenFile, "-", part->options_.name.ToString())));
+  const std::string folder = FolderOf(part->options_.job, part->options_.name);
+  SYNCLINE_RETURN_IF_ERROR(part->Open(part->weights_, folder, weights));
+  SYNCLINE_RETURN_IF_ERROR(part->Open(part->state_, folder, state));
+  if (!has_frozen || part->options_.frozen != nullptr) return part;
+  SYNCLINE_RETURN_IF_ERROR(
+      part->Open(part->frozen_, FolderOf(part->options_.job), frozen));
   return part;
 }
 
-absl::Status PartWriter::Open(File& file, const std::string& kind, size_t head_bytes) {
-  file.name = absl::StrFormat("%s-%05d.safetensors", kind, options_.shard);
+absl::Status PartWriter::Open(File& file, const std::string& folder, size_t head_bytes) {
   file.head_bytes = (head_bytes + 63) / 64 * 64;
   SYNCLINE_ASSIGN_OR_RETURN(
-      file.writer,
-      store_.Create(absl::StrCat(options_.folder, "/", file.name), file.head_bytes));
+      file.writer, store_.Create(absl::StrCat(folder, "/", file.name), file.head_bytes));
   return absl::OkStatus();
 }
 
@@ -133,9 +156,7 @@ absl::Status PartWriter::Put(File& file, const std::string& key, SafetensorsEntr
   if (entry.dtype == "U8") entry.shape = {entry.end - entry.begin};
   file.data_bytes = entry.end;
   if (!file.head.entries.try_emplace(key, std::move(entry)).second) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("two tensors would both be '", key,
-                     "' in a checkpoint; give one of them another name"));
+    return NamedTwice(key);
   }
   file.head.metadata[key] = EntryMark{.crc32c = sum, .bytes = bytes.size()}.ToString();
   SYNCLINE_RETURN_IF_ERROR(file.writer->Append(bytes));
@@ -149,23 +170,47 @@ absl::Status PartWriter::PutFloats(File& file, const std::string& key,
 }
 
 absl::Status PartWriter::Add(uint32_t block, const BlockSnapshot& saved) {
+  const std::string key = options_.layout->KeyOf(ranges_.at(block));
+  if (!keys_.insert(key).second) return NamedTwice(key);
+  SYNCLINE_RETURN_IF_ERROR(AddWeights(key, block, saved));
+  return PutState(key, ranges_.at(block).tensor, saved);
+}
+
+absl::Status PartWriter::AddWeights(const std::string& key, uint32_t block,
+                                    const BlockSnapshot& saved) {
   const BlockRange& range = ranges_.at(block);
-  const std::string key = options_.layout->KeyOf(range);
   const CheckpointTensor& tensor = options_.layout->tensors[range.tensor];
+  const ByteView bytes = BytesOf(saved.weights);
+  const EntryMark mark = {.crc32c = Crc32c(bytes),
+                          .bytes = bytes.size(),
+                          .version = saved.version,
+                          .updates = saved.updates,
+                          .samples = saved.accumulated_samples,
+                          .parting_samples = saved.accumulated_parting_samples,
+                          .rate_factor = saved.rate_factor};
+  if (tensor.frozen && options_.frozen != nullptr) {
+    const EntryMark& earlier = options_.frozen->marks.at(key);
+    const bool is_same = earlier.crc32c == mark.crc32c && earlier.bytes == mark.bytes;
+    if (is_same) return absl::OkStatus();
+    return absl::DataLossError(absl::StrCat("'", key,
+                                            "' is frozen, but differs from what ",
+                                            options_.frozen->file.name, " has of it"));
+  }
+  File& file = tensor.frozen ? frozen_ : weights_;
   SafetensorsEntry entry = {.dtype = "F32", .shape = {range.elements}};
   if (range.elements == ElementsOf(tensor)) entry.shape = tensor.shape;
-  const ByteView bytes = BytesOf(saved.weights);
-  SYNCLINE_RETURN_IF_ERROR(Put(weights_, key, std::move(entry), bytes));
-  weights_.head.metadata[key] =
-      EntryMark{.crc32c = Crc32c(bytes),
-                .bytes = bytes.size(),
-                .version = saved.version,
-                .updates = saved.updates,
-                .samples = saved.accumulated_samples,
-                .parting_samples = saved.accumulated_parting_samples,
-                .rate_factor = saved.rate_factor}
-          .ToString();
-  return PutState(key, range.tensor, saved);
+  SYNCLINE_RETURN_IF_ERROR(Put(file, key, std::move(entry), bytes));
+  file.head.metadata[key] = mark.ToString();
+  return absl::OkStatus();
+}
+
+std::set<std::string> PartWriter::Options::FrozenKeys() const {
+  std::set<std::string> keys;
+  for (const ShardBlock& block : blocks) {
+    if (layout->tensors[block.range.tensor].frozen)
+      keys.insert(layout->KeyOf(block.range));
+  }
+  return keys;
 }
 
 absl::Status PartWriter::PutState(const std::string& key, uint32_t tensor,
@@ -186,7 +231,7 @@ absl::Status PartWriter::PutState(const std::string& key, uint32_t tensor,
 
 absl::StatusOr<std::vector<CheckpointFile>> PartWriter::Finish(
     const ShardSnapshot& rest) {
-  SYNCLINE_CHECK(weights_.head.entries.size() == ranges_.size());
+  SYNCLINE_CHECK(keys_.size() == ranges_.size());
   for (const auto& [tensor, factors] : rest.factors) {
     const std::string& name = options_.layout->tensors[tensor].name;
     SYNCLINE_RETURN_IF_ERROR(PutFloats(state_, name + kFactorsOf, factors));
@@ -198,7 +243,12 @@ absl::StatusOr<std::vector<CheckpointFile>> PartWriter::Finish(
   }
   SYNCLINE_ASSIGN_OR_RETURN(CheckpointFile weights, Close(weights_));
   SYNCLINE_ASSIGN_OR_RETURN(CheckpointFile state, Close(state_));
-  return std::vector<CheckpointFile>{std::move(weights), std::move(state)};
+  std::vector<CheckpointFile> files = {std::move(weights), std::move(state)};
+  if (options_.frozen != nullptr) files.push_back(options_.frozen->file);
+  if (frozen_.writer != nullptr) {
+    SYNCLINE_ASSIGN_OR_RETURN(files.emplace_back(), Close(frozen_));
+  }
+  return files;
 }
 
 absl::StatusOr<CheckpointFile> PartWriter::Close(File& file) {

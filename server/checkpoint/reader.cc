@@ -17,12 +17,15 @@
 #include "comm/base/printable.h"
 #include "comm/base/status.h"
 #include "server/checkpoint/catalog.h"
+#include "server/checkpoint/shared_name.h"
+#include "server/checkpoint/shared_part.h"
 #include "server/optimizer/state_storage.h"
 
 namespace syncline {
 namespace {
 
-// A head has some hundred bytes for each block: a file that says more is damaged.
+// A head has a few hundred bytes for each block. A file that claims a longer one is
+// damaged.
 constexpr uint64_t kMaxHeadBytes = uint64_t{1} << 30;
 
 absl::Status Damaged(const std::string& file, const std::string& why) {
@@ -30,7 +33,7 @@ absl::Status Damaged(const std::string& file, const std::string& why) {
       absl::StrCat("file ", Printable(file), " is damaged: ", why));
 }
 
-// "fc2.weight[0:1048576]".
+// The parts of a key such as "fc2.weight[0:1048576]".
 struct NamedRange {
   std::string_view tensor;
   uint64_t first = 0;
@@ -87,14 +90,13 @@ absl::StatusOr<std::unique_ptr<CheckpointReader>> CheckpointReader::Open(
 }
 
 absl::Status CheckpointReader::ReadHeads() {
-  const std::string folder = FolderOf(manifest_.job, manifest_.name);
-  SYNCLINE_ASSIGN_OR_RETURN(const std::vector<Blob> blobs, store_.List(folder));
+  SYNCLINE_ASSIGN_OR_RETURN(const std::vector<Blob> blobs, ListParts(store_, manifest_));
   for (size_t file = 0; file < manifest_.files.size(); ++file) {
     const std::string& name = manifest_.files[file].name;
     const auto blob =
-        std::ranges::find(blobs, absl::StrCat(folder, "/", name), &Blob::name);
+        std::ranges::find(blobs, BlobOf(manifest_, manifest_.files[file]), &Blob::name);
     if (blob == blobs.end()) {
-      return Damaged(name, "it is missing, or no regular file");
+      return Damaged(name, "it is missing, or not a regular file");
     }
     SYNCLINE_RETURN_IF_ERROR(ReadHead(file, blob->bytes));
   }
@@ -112,8 +114,7 @@ absl::Status CheckpointReader::ReadHead(size_t index, uint64_t bytes) {
   }
   std::string head(file.head_bytes, '\0');
   const MutableByteView view = std::as_writable_bytes(std::span(head));
-  SYNCLINE_RETURN_IF_ERROR(store_.Read(
-      absl::StrCat(FolderOf(manifest_.job, manifest_.name), "/", file.name), 0, view));
+  SYNCLINE_RETURN_IF_ERROR(store_.Read(BlobOf(manifest_, file), 0, view));
   if (Crc32c(view) != file.head_crc32c) {
     return Damaged(file.name, "its head has another checksum");
   }
@@ -132,7 +133,8 @@ absl::Status CheckpointReader::ReadEntries(size_t index, const std::string& byte
       return Damaged(file.name,
                      absl::StrCat("entry '", Printable(key), "' has no checksum"));
     }
-    Entries& entries = file.name.starts_with(kWeightsFile) ? weights_ : state_;
+    const bool is_state = !IsShared(file) && !file.name.starts_with(kWeightsFile);
+    Entries& entries = is_state ? state_ : weights_;
     const Entry entry = {.file = index, .where = where, .mark = *mark};
     if (entries.emplace(key, entry).second) continue;
     return Damaged(file.name,
@@ -141,7 +143,7 @@ absl::Status CheckpointReader::ReadEntries(size_t index, const std::string& byte
   return absl::OkStatus();
 }
 
-// ---- How tensors were cut ----
+// ---- The pieces of each tensor ----
 
 absl::Status CheckpointReader::FindPieces() {
   std::map<std::string_view, uint32_t> numbers;
@@ -161,8 +163,9 @@ absl::Status CheckpointReader::FindPieces() {
       piece.elements = range->end - range->first;
     }
     if (tensor == numbers.end()) {
-      return Damaged(file, absl::StrCat("'", Printable(key),
-                                        "' is of no tensor that the ", "manifest names"));
+      return Damaged(file,
+                     absl::StrCat("'", Printable(key), "' belongs to no tensor that the ",
+                                  "manifest names"));
     }
     const CheckpointTensor& about = manifest_.tensors[tensor->second];
     if (const absl::Status fits = CheckPiece(about, piece); !fits.ok()) {
@@ -195,7 +198,8 @@ absl::Status CheckpointReader::CheckPiece(const CheckpointTensor& tensor,
   const bool counts = std::isfinite(mark.samples) && mark.samples >= 0 &&
                       std::isfinite(mark.parting_samples) && mark.parting_samples >= 0 &&
                       std::isfinite(mark.rate_factor) && mark.rate_factor >= 0;
-  // Updates may be more than steps: a job may begin with the state of another one.
+  // `updates` is not compared with the step: a job may start with the state of another
+  // one and then has more updates than steps.
   if (counts) return absl::OkStatus();
   return absl::DataLossError(absl::StrCat(which, "makes no sense: ", mark.samples,
                                           " and ", mark.parting_samples,
@@ -217,7 +221,7 @@ absl::Status CheckpointReader::CheckPieces(const CheckpointTensor& tensor,
   }
   return absl::DataLossError(absl::StrCat("it lacks the weights of '",
                                           Printable(tensor.name), "' from element ", end,
-                                          " on, or has some twice"));
+                                          " on, or has some of them twice"));
 }
 
 absl::Status CheckpointReader::CheckTensors(
@@ -225,7 +229,7 @@ absl::Status CheckpointReader::CheckTensors(
   const auto differs = [&](const std::string& what) {
     return About(absl::FailedPreconditionError(
         absl::StrCat(what,
-                     "; start with the model that it was made of, or begin anew "
+                     "; start with the model that it was made of, or start over "
                      "(--resume never)")));
   };
   for (size_t i = 0; i < std::min(tensors.size(), manifest_.tensors.size()); ++i) {
@@ -245,8 +249,7 @@ absl::StatusOr<std::vector<std::byte>> CheckpointReader::ReadBytes(
   const CheckpointFile& file = manifest_.files[entry.file];
   std::vector<std::byte> bytes(entry.where.end - entry.where.begin);
   SYNCLINE_RETURN_IF_ERROR(About(
-      store_.Read(absl::StrCat(FolderOf(manifest_.job, manifest_.name), "/", file.name),
-                  file.head_bytes + entry.where.begin, bytes)));
+      store_.Read(BlobOf(manifest_, file), file.head_bytes + entry.where.begin, bytes)));
   const uint32_t sum = Crc32c(bytes);
   bytes.resize(entry.mark.bytes);
   if (sum == entry.mark.crc32c) return bytes;
@@ -262,7 +265,8 @@ absl::StatusOr<std::vector<float>> CheckpointReader::ReadFloats(
   return As<float>(bytes);
 }
 
-// Weights, and what goes with them element by element.
+// Appends a slice of a piece to the block: its weights, and the view and the sum of
+// pushes if the checkpoint has them.
 absl::Status CheckpointReader::Join(const Piece& piece, const Slice& slice,
                                     BlockSnapshot& saved) const {
   const struct {
@@ -299,7 +303,7 @@ absl::Status CheckpointReader::JoinState(const Piece& piece, const Slice& slice,
     if (state == state_.end()) {
       return About(absl::FailedPreconditionError(absl::StrCat(
           "it lacks '", Printable(name),
-          "': it was made with another optimizer; start with that one, or begin anew "
+          "': it was made with another optimizer; start with that one, or start over "
           "(--resume never)")));
     }
     SYNCLINE_ASSIGN_OR_RETURN(const auto bytes, ReadBytes(name, state->second));
@@ -314,8 +318,8 @@ absl::Status CheckpointReader::JoinState(const Piece& piece, const Slice& slice,
     if (slice.first % kStateRun != 0 ||
         bytes.size() != StateBytes(type, piece.elements)) {
       return About(absl::FailedPreconditionError(
-          absl::StrCat("'", Printable(name), "' cannot be cut where this version of ",
-                       "Syncline cuts; resume with the one that wrote it")));
+          absl::StrCat("'", Printable(name), "' cannot be split where this version of ",
+                       "Syncline splits it; resume with the version that wrote it")));
     }
     to.insert(to.end(), bytes.begin() + static_cast<ptrdiff_t>(first),
               bytes.begin() + static_cast<ptrdiff_t>(end));
@@ -338,9 +342,9 @@ absl::StatusOr<ShardSnapshot> CheckpointReader::Read(
     const EntryMark& mark = weights_.at(piece.key).mark;
     if (first == nullptr) first = &mark;
     if (!mark.IsAsFarAs(*first)) {
-      return About(absl::FailedPreconditionError(
-          absl::StrCat("'", Printable(piece.key), "' is not as far as the piece before; ",
-                       "resume with the version of Syncline that wrote it")));
+      return About(absl::FailedPreconditionError(absl::StrCat(
+          "'", Printable(piece.key), "' has a different progress from the piece before; ",
+          "resume with the version of Syncline that wrote it")));
     }
     const Slice slice = {.first = from - piece.first, .elements = to - from};
     SYNCLINE_RETURN_IF_ERROR(Join(piece, slice, saved));

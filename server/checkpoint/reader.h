@@ -1,13 +1,14 @@
-// Reads a checkpoint, of any number of servers, for any number of servers: each takes the
-// blocks that it has, however the writer had cut tensors into blocks: names of entries say
-// which elements they hold. All that is read is checked first; what is wrong is an error
-// that names the checkpoint and the place.
+// Reads a checkpoint. The number of servers may differ from the number that wrote it:
+// each server reads the blocks that it owns, even if the writer cut tensors into
+// different blocks. The name of each entry says which elements it holds. Everything is
+// checked before it is used. Errors name the checkpoint and the place that is damaged.
 //
 //   auto reader = *CheckpointReader::Open(store, job, name);
 //   for (const ShardBlock& block : blocks) shard->Load(*reader->Read(block, layout));
 //   shard->Load(*reader->ReadRest(layout));
 //
-// Thread safety: const methods may be called by any threads, if the store's may.
+// Thread safety: any threads may call the const methods at the same time if the store
+// allows it.
 #pragma once
 
 #include <cstdint>
@@ -27,25 +28,27 @@ namespace syncline {
 
 class CheckpointReader {
  public:
-  // Reads the manifest and the heads of all files. NotFound when there is none of that
-  // name, DataLoss when something is damaged, FailedPrecondition for a newer format.
+  // Reads the manifest and the heads of all files. Fails with NotFound if there is no
+  // checkpoint of this name, with DataLoss if something is damaged, and with
+  // FailedPrecondition if its format is newer than this program.
   static absl::StatusOr<std::unique_ptr<CheckpointReader>> Open(
       BlobStore& store, const std::string& job, const CheckpointName& name);
 
   const Manifest& manifest() const { return manifest_; }
 
-  // FailedPrecondition names the first difference of the job's tensors.
+  // Fails with FailedPrecondition, and names the first difference, if the job's tensors
+  // differ from those of the checkpoint.
   absl::Status CheckTensors(const std::vector<CheckpointTensor>& tensors) const;
 
-  // One block with its state, for Shard::Load.
+  // Reads one block with its state, in the form that Shard::Load takes.
   absl::StatusOr<ShardSnapshot> Read(const ShardBlock& block,
                                      const CheckpointLayout& layout) const;
-  // What belongs to tensors and the job.
+  // Reads the state that belongs to whole tensors and to the job.
   absl::StatusOr<ShardSnapshot> ReadRest(const CheckpointLayout& layout) const;
 
-  // Reads everything.
+  // Reads every entry and checks its checksum.
   absl::Status Verify() const;
-  // All weights as one safetensors file, each tensor whole.
+  // Writes all weights as one safetensors file in which each tensor is whole.
   absl::Status Export(BlobStore& store, const std::string& file) const;
 
  private:
@@ -55,15 +58,15 @@ class CheckpointReader {
     EntryMark mark = {};
   };
 
-  // Of a tensor, as it was cut when it was written.
+  // A piece of a tensor, as the writer cut it.
   struct Piece {
     uint64_t first = 0;
     uint64_t elements = 0;
     std::string key = {};
   };
-  // What a block takes of a piece.
+  // The elements of a piece that belong to a block.
   struct Slice {
-    uint64_t first = 0;  // in the piece
+    uint64_t first = 0;  // index in the piece
     uint64_t elements = 0;
   };
 
@@ -84,7 +87,7 @@ class CheckpointReader {
   using Entries = std::map<std::string, Entry>;  // by key
   absl::StatusOr<std::vector<std::byte>> ReadBytes(const std::string& key,
                                                    const Entry& entry) const;
-  // Empty when there is none.
+  // Returns an empty vector if there is no such entry.
   absl::StatusOr<std::vector<float>> ReadFloats(const Entries& of,
                                                 const std::string& key) const;
 
@@ -92,7 +95,8 @@ class CheckpointReader {
   const Manifest manifest_;
   Entries weights_;
   Entries state_;
-  std::vector<std::vector<Piece>> pieces_;  // of each tensor, in order
+  // Pieces of each tensor, sorted by their first element.
+  std::vector<std::vector<Piece>> pieces_;
 };
 
 }  // namespace syncline

@@ -1,4 +1,4 @@
-// Checkpoints whose tensors were cut into other blocks than this version cuts.
+// Reading checkpoints whose tensors were cut into other blocks than this version makes.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -37,7 +37,7 @@ std::shared_ptr<const CheckpointLayout> LayoutWith(const std::string& state) {
   return layout;
 }
 
-// Byte i of what the tensor has, so that it shows where a byte came from.
+// Returns bytes of a fixed sequence, so that each byte shows which position it came from.
 std::vector<std::byte> BytesFrom(size_t first, size_t count) {
   std::vector<std::byte> bytes(count);
   for (size_t i = 0; i < count; ++i) {
@@ -46,7 +46,7 @@ std::vector<std::byte> BytesFrom(size_t first, size_t count) {
   return bytes;
 }
 
-// What a block of these elements has.
+// Returns the expected content of a block with these elements.
 BlockSnapshot Expected(const CheckpointLayout& layout, uint64_t first,
                        uint64_t elements) {
   BlockSnapshot saved = {
@@ -64,7 +64,7 @@ BlockSnapshot Expected(const CheckpointLayout& layout, uint64_t first,
   return saved;
 }
 
-// By a version that cut after every 1024 elements, on two servers.
+// Writes a checkpoint like a version that cut after every 1024 elements, on two servers.
 Manifest WriteInPieces(BlobStore& store,
                        const std::shared_ptr<const CheckpointLayout>& layout,
                        uint64_t later_updates = 19) {
@@ -78,10 +78,9 @@ Manifest WriteInPieces(BlobStore& store,
           static_cast<uint32_t>(std::min<uint64_t>(kPiece, kElements - first));
       blocks.push_back({i, {0, first, elements}});
     }
-    auto part = *PartWriter::Create(store, {.folder = FolderOf(kJob, kName),
-                                            .shard = shard,
-                                            .layout = layout,
-                                            .blocks = blocks});
+    auto part = *PartWriter::Create(
+        store,
+        {.job = kJob, .name = kName, .shard = shard, .layout = layout, .blocks = blocks});
     for (const ShardBlock& block : blocks) {
       BlockSnapshot saved =
           Expected(*layout, block.range.first_element, block.range.elements);
@@ -117,10 +116,10 @@ TEST(RecutCheckpoints, HaveTheSameBytesInBlocksOfAnotherCut) {
     ASSERT_TRUE(reader.ok()) << reader.status();
     EXPECT_TRUE((*reader)->Verify().ok());
     ExpectTheSame(**reader, *layout);
-    // Runs of 256 elements share a scale.
+    // 256 elements share a scale, so state can only be cut at multiples of 256.
     EXPECT_THAT(
         std::string((*reader)->Read({9, {0, 100, 300}}, *layout).status().message()),
-        HasSubstr("cannot be cut where this version"));
+        HasSubstr("cannot be split where this version"));
     ASSERT_TRUE((*reader)->Export(*store, "all.safetensors").ok());
   }
 }
@@ -133,10 +132,11 @@ TEST(RecutCheckpoints, AreNotJoinedOfPiecesThatAreNotEquallyFar) {
   const auto reader = *CheckpointReader::Open(*store, kJob, kName);
   EXPECT_TRUE(reader->Read({0, {0, 0, 1024}}, *layout).ok());
   EXPECT_THAT(std::string(reader->Read({0, {0, 0, 5000}}, *layout).status().message()),
-              HasSubstr("is not as far"));
+              HasSubstr("has a different progress"));
 }
 
-// testdata/recut was written once, in pieces of 1024 elements: all later versions read it.
+// testdata/recut was written once, in pieces of 1024 elements. All later versions must
+// read it.
 TEST(RecutCheckpoints, OfTheFirstVersionStayReadable) {
   const auto store = *OpenExistingDirectoryStore(CHECKPOINT_TESTDATA);
   const auto reader = CheckpointReader::Open(*store, kJob, kName);

@@ -25,7 +25,7 @@ uint64_t BytesOf(const std::string& dtype) {
   return dtype == "U8" ? 1 : 0;
 }
 
-// False for what this program does not write.
+// Returns false for an entry that this program would not write.
 bool ReadEntry(const Json& json, uint64_t data_bytes, SafetensorsEntry& entry) {
   const Json dtype = json.value("dtype", Json());
   const Json shape = json.value("shape", Json());
@@ -54,7 +54,7 @@ bool ReadEntry(const Json& json, uint64_t data_bytes, SafetensorsEntry& entry) {
 }  // namespace
 
 size_t MaxEntryBytes(const std::string& name) {
-  // Each byte may become \u00xx, and the name comes twice.
+  // Each byte may become \u00xx (6 bytes), and the name occurs twice.
   return 2 * 6 * name.size() + 384;
 }
 
@@ -78,7 +78,7 @@ std::string WriteHead(const SafetensorsHead& head, size_t bytes) {
 
 absl::StatusOr<SafetensorsHead> ParseHead(const std::string& bytes, uint64_t data_bytes) {
   const absl::Status damaged =
-      absl::DataLossError("the head is none of a safetensors file");
+      absl::DataLossError("it does not begin with the head of a safetensors file");
   uint64_t length = 0;
   if (bytes.size() < kLengthBytes) return damaged;
   std::memcpy(&length, bytes.data(), kLengthBytes);
@@ -90,8 +90,7 @@ absl::StatusOr<SafetensorsHead> ParseHead(const std::string& bytes, uint64_t dat
     if (!value.is_object()) return damaged;
     if (name != kMetadata) {
       if (ReadEntry(value, data_bytes, head.entries[name])) continue;
-      return absl::DataLossError(
-          absl::StrCat("the entry of '", name, "' makes no sense"));
+      return absl::DataLossError(absl::StrCat("the entry of '", name, "' is invalid"));
     }
     for (const auto& [key, text] : value.items()) {
       if (!text.is_string()) return damaged;

@@ -1,9 +1,10 @@
-// The head of a safetensors file: https://github.com/huggingface/safetensors#format
+// The head of a safetensors file. Its format is described at
+// https://github.com/huggingface/safetensors#format:
 //
-//   8 bytes  N, little-endian
-//   N bytes  JSON: {"__metadata__": {name: string, ...},
-//                   tensor: {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]}}
-//   the rest data, to which the offsets refer; without holes
+//   8 bytes   N, little-endian
+//   N bytes   JSON: {"__metadata__": {name: string, ...},
+//                    tensor: {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]}}
+//   the rest  data, without holes; data_offsets count from its beginning
 //
 // Thread safety: pure functions.
 #pragma once
@@ -31,15 +32,16 @@ struct SafetensorsHead {
   std::map<std::string, std::string> metadata = {};
 };
 
-// An upper limit of what an entry with such a name takes, with some metadata of its name.
+// Returns an upper bound of the bytes that an entry of this name takes in the head,
+// including up to a few hundred bytes of metadata under the same name.
 size_t MaxEntryBytes(const std::string& name);
 inline constexpr size_t kMaxHeadBytesWithoutEntries = 1024;
 
-// With spaces up to `bytes`. REQUIRES: it fits.
+// Returns the head, padded with spaces to `bytes`. REQUIRES: it fits.
 std::string WriteHead(const SafetensorsHead& head, size_t bytes);
 
-// `bytes`: the whole head. DataLoss when it is none, or when entries lie outside of
-// `data_bytes` or are of another size than their shapes say.
+// Parses a head. `bytes` is the whole head. Fails with DataLoss if it is malformed, or if
+// an entry lies outside of `data_bytes` or its size does not match its shape.
 absl::StatusOr<SafetensorsHead> ParseHead(const std::string& bytes, uint64_t data_bytes);
 
 }  // namespace syncline

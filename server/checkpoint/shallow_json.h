@@ -1,4 +1,4 @@
-// JSON of files that anybody may have written.
+// Parses JSON from files that anyone may have written.
 #pragma once
 
 #include <string_view>
@@ -7,8 +7,9 @@
 
 namespace syncline {
 
-// What lies deeper is left out: copies and dumps of a deep tree would end the program for
-// want of stack. Discarded when it is no JSON.
+// Parses JSON and leaves out everything deeper than kMaxDepth levels. Copying or dumping
+// a very deep tree would overflow the stack and end the program. Returns a discarded
+// value (is_discarded()) if `bytes` is not JSON.
 inline nlohmann::json ParseShallowJson(std::string_view bytes) {
   constexpr int kMaxDepth = 16;
   using Json = nlohmann::json;

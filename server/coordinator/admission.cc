@@ -42,12 +42,11 @@ absl::Status CheckMemory(const std::string& job, const MemoryUse& use,
   return WithFailure(
       absl::ResourceExhaustedError(absl::StrCat(
           "job '", job, "' needs ", FormatByteSize(use.total()), " on server ",
-          server.name, " (", ByPurpose(use), "), of whose budget of ",
-          FormatByteSize(server.budget_bytes), " ", FormatByteSize(free), " are free: ",
+          server.name, " (", ByPurpose(use), "), but only ", FormatByteSize(free),
+          " of its memory budget of ", FormatByteSize(server.budget_bytes), " are free: ",
           server.placed_bytes > 0 ? "wait for the end of another job, " : "",
-          "take more servers, an optimizer with less state, state=bf16 or int8, or give "
-          "the server more with --memory; 'syncline plan memory' shows what takes how "
-          "much")),
+          "use more servers, an optimizer with less state, state=bf16 or int8, or raise "
+          "the budget with --memory; 'syncline plan memory' shows what needs how much")),
       Failure::kJobRefused);
 }
 

@@ -67,7 +67,7 @@ TEST(PlaceJob, SaysHowMuchWhereAndWhatToDo) {
       std::string(status.message()),
       AllOf(HasSubstr("job 'gpt' needs 8.0 GiB on server host:18 (optimizer state 4.0 "
                       "GiB, weights 2.0 GiB, contributions 1.0 GiB, published 1.0 GiB), "
-                      "of whose budget of 8.0 GiB 3.0 GiB are free: "),
+                      "but only 3.0 GiB of its memory budget of 8.0 GiB are free: "),
             HasSubstr("wait for the end of another job"), HasSubstr("--memory"),
             HasSubstr("syncline plan memory")));
 }

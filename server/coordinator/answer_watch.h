@@ -1,4 +1,5 @@
-// How long servers have left what a job asks of all of them without a further answer.
+// Measures how long a question to all servers of a job has had no further answer. Thread
+// safety: none.
 #pragma once
 
 #include <algorithm>
@@ -12,9 +13,10 @@ namespace syncline {
 
 class AnswerWatch {
  public:
-  // `question` names what is asked and how many have not answered; empty: nothing is.
-  // `moves`: servers are seen to work on it. A look that comes late counts as `at_most`: a
-  // coordinator that was stopped itself blames nobody for that time.
+  // Returns how long the question has been open without progress. `question` names it and
+  // the number of open answers; empty: there is no question. `moves`: servers are seen to
+  // work on it. The time since the last Look counts as `at_most` at most, so that no
+  // server is blamed for a pause of the coordinator.
   absl::Duration Look(std::string question, bool moves, absl::Duration now,
                       absl::Duration at_most) {
     const absl::Duration passed = std::min(now - looked_at_.value_or(now), at_most);
@@ -24,7 +26,7 @@ class AnswerWatch {
     unanswered_for_ = is_same ? unanswered_for_ + passed : absl::ZeroDuration();
     return unanswered_for_;
   }
-  // The time until the next look does not count: somebody who is asked is away.
+  // Excludes the time until the next Look. Used while a server that is asked is away.
   void Pause(absl::Duration now) { looked_at_ = now; }
 
  private:

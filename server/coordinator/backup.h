@@ -1,5 +1,6 @@
-// What is said about backups of servers in the memory of other servers (ADR 29,
-// job_backups.cc).
+// Messages about backups of servers in the memory of other servers (ADR 29,
+// job_backups.cc). A stand-in is a node, in the process of another server, that holds the
+// backup of a server or restores its journal.
 #pragma once
 
 #include <cstdint>
@@ -11,87 +12,92 @@
 
 namespace syncline {
 
-// A process that holds the backup of that server of the job (ADR 29).
+// What a stand-in stands in for.
 struct StandInFor {
   uint32_t job = 0;
   uint32_t server = 0;
-  uint32_t order = 0;  // of HoldBackup: that of another one is no such stand-in
+  uint32_t order = 0;  // of the HoldBackup that started it
 };
-// As whom a server sends records to its backup, and by which keys.
+// The identity and keys with which a server sends records to its backup.
 struct BackupPair {
   ServerIdentity sender = {};
   uint64_t session_key = 0;
   SecretKey key = {};
 };
 
-// ---- What servers say ----
+// ---- From servers ----
 
-// Of a server: its backup cannot be reached. Of a stand-in: it cannot go on.
+// From a server: its backup cannot be reached. From a stand-in: it cannot continue.
 struct BackupLost {
   uint32_t job = 0;
   std::string reason = {};
+  // Of BackupAt. 0: from a stand-in, or from a server of an earlier release.
+  uint64_t session_key = 0;
 };
 
-// Of a server: a backup that began later than its shards has all that they are.
+// A backup that was started while the job ran now has the complete state of the shards.
 struct BackedUp {
   uint32_t job = 0;
   uint64_t session_key = 0;  // of BackupAt
 };
 
-// Of a server of a job with journals and backups: its journal has ended, and it waits until
-// it may go on without (JournalGone).
+// The journal of a server that also has a backup has failed. The server waits for
+// JournalGone before it continues without a journal.
 struct JournalLost {
   uint32_t job = 0;
   std::string reason = {};
 };
 
-// Likewise: its journal of that generation is whole.
+// The journal of that generation is complete again.
 struct JournalWhole {
   uint32_t job = 0;
   uint32_t generation = 0;
 };
 
-// Of a server: it is to end, and waits until backups elsewhere could take its places.
+// The server was told to end, and waits until backups elsewhere can take over its shards.
 struct Drain {};
 
-// ---- What the coordinator says ----
+// ---- From the coordinator ----
 
-// The server is to start a stand-in for that one, with so many engines: one that holds its
-// backup, or one that restores it from the journal that it has.
+// Starts a stand-in for `server`: it holds the server's backup or, if `restores`,
+// restores the server from the journal that the receiver has.
 struct HoldBackup {
   uint32_t job = 0;
   uint32_t server = 0;
   uint32_t engines = 0;
-  uint32_t order = 0;        // of a number of its own
-  bool has_journal = false;  // it needs a place for one
+  uint32_t order = 0;        // unique number of this order
+  bool has_journal = false;  // it keeps a journal once it has taken over
   bool restores = false;
 };
-// Where the server's records go.
+// The address of the server's backup: records go there. A server that has a backup
+// already sends its records to both until BackupGone names one of them.
 struct BackupAt {
   uint32_t job = 0;
-  std::vector<std::string> addresses = {};  // of each engine
+  std::vector<std::string> addresses = {};  // one for each engine
   BackupPair pair = {};
-  bool anew = false;  // it begins now: what the shards are goes first, then BackedUp
+  bool with_state =
+      false;  // send the complete state of the shards first, then say BackedUp
 };
-// It goes on without one. That it does is stored.
+// The server continues without that backup. The coordinator has stored that.
 struct BackupGone {
   uint32_t job = 0;
   std::string reason = {};
+  uint64_t session_key = 0;  // of BackupAt; 0: without any
 };
-// It goes on without its journal, which may begin anew as that generation. That it does is
-// stored.
+// The server continues without its journal, and may start a new one with that generation.
+// The coordinator has stored that.
 struct JournalGone {
   uint32_t job = 0;
   uint32_t generation = 0;
 };
-// They could; or there is nothing to wait for.
+// Answer to Drain: the server may exit.
 struct Drained {};
-// It is to end, as SIGTERM would make it: an operator wants that.
+// Asks a server to drain and exit, as SIGTERM does: an operator called DrainServer.
 struct EndServer {};
-// The server is dead: its stand-in serves its shards.
+// The server is lost: its stand-in serves its shards from now on.
 struct TakeOver {
   uint32_t job = 0;
-  // Of its journal, which begins with the first commit; empty: it has none.
+  // Run of the journal that it starts with the first commit; empty: no journal.
   std::string run = {};
   uint32_t generation = 0;
 };

@@ -1,5 +1,5 @@
-// What the coordinator wants done with checkpoints, and what came of it. Its shell carries
-// it out on a thread of its own, in the order of the orders (server/service).
+// Orders of the coordinator about checkpoints, and their answers. The shell carries out
+// the orders on a thread of its own, one after the other (server/service).
 #pragma once
 
 #include <cstdint>
@@ -15,25 +15,28 @@
 
 namespace syncline {
 
-// What a job begins with.
+// Finds the checkpoint that a job begins with. Answer: CheckpointFound.
 struct FindCheckpoint {
   uint32_t job = 0;
   std::string name = {};
-  std::string resume = {};  // FindBeginning
+  std::string resume = {};  // see FindBeginning
 };
-// All servers have written: the manifest makes it complete, then earlier ones may go.
+// All servers have written. Completes the checkpoint by writing its manifest, then
+// deletes old ones. Answer: CheckpointKept.
 struct KeepCheckpoint {
   uint32_t job = 0;
-  Manifest manifest = {};  // without tensors: those of `declared`
+  Manifest manifest = {};  // without tensors, which are in `declared`
   std::shared_ptr<const DeclaredJob> declared = {};
+  // Number of checkpoints to keep.
   uint32_t keep = 1;
 };
-// Some server could not write. Is not answered.
+// Deletes the files of a checkpoint that some server could not write. Has no answer.
 struct DiscardCheckpoint {
   std::string job = {};
   CheckpointName name = {};
 };
-// Is answered when all orders before it are carried out.
+// Has no effect. Its answer, CheckpointsSettled, says that all earlier orders have been
+// carried out.
 struct SettleCheckpoints {
   uint32_t job = 0;
 };

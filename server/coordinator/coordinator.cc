@@ -19,12 +19,13 @@ namespace syncline {
 namespace {
 
 constexpr size_t kMaxShardAddressBytes = 4096;
-constexpr size_t kMaxFinishedJobs = 64;  // over, and still shown
+constexpr size_t kMaxFinishedJobs = 64;  // that are still shown
 constexpr absl::Duration kFinishedJobAge = absl::Hours(1);
-// Transports with their devices, of an engine with many network cards.
+// Limit on an engine's list of transports and devices, which is long with many network
+// cards.
 constexpr size_t kMaxLanesBytes = 2048;
 
-// Names of members stand in logs and in the status.
+// Checks the names, which appear in logs and in the status.
 absl::Status CheckServerNames(const ServerHello& hello) {
   SYNCLINE_RETURN_IF_ERROR(CheckName("a server's name", hello.name, kMaxMemberNameBytes));
   SYNCLINE_RETURN_IF_ERROR(
@@ -42,7 +43,6 @@ absl::Status Over() {
 CoordinatorOutputs Coordinator::Impl::Apply(const CoordinatorInput& input,
                                             absl::Duration now) {
   now_ = now;
-  outputs_.clear();
   if (std::holds_alternative<Tick>(input)) {
     OnTick();
   } else if (const auto* update = std::get_if<UpdateJob>(&input)) {
@@ -68,15 +68,16 @@ CoordinatorOutputs Coordinator::Impl::Apply(const CoordinatorInput& input,
     OnMember(connection, body);
   }
   for (const auto& [name, job] : jobs_) {
-    job->LetStoppedGo(now_, outputs_);
-    job->CloseStep(now_, outputs_);
-    job->EndRecoveries(now_, outputs_);
+    job->LetStoppedGo(now_);
+    job->CloseStep(now_);
+    job->EndRecoveries(now_);
   }
-  ForgetClosedConnections();
-  for (CoordinatorOutput& output : outputs_) {
+  CoordinatorOutputs outputs = outbox_.Take();
+  ForgetClosedConnections(outputs);
+  for (CoordinatorOutput& output : outputs) {
     if (auto* persist = std::get_if<PersistState>(&output)) persist->state = State();
   }
-  return std::move(outputs_);
+  return outputs;
 }
 
 void Coordinator::Impl::OnMember(ConnectionId connection, const MemberBody& body) {
@@ -89,21 +90,21 @@ void Coordinator::Impl::OnMember(ConnectionId connection, const MemberBody& body
   } else if (speaker->second.kind == Speaker::kServer) {
     OnServer(servers_.at(speaker->second.server), body);
   } else if (speaker->second.kind == Speaker::kNewcomer) {
-    declarations_.OnNewcomer(connection, body, now_, outputs_);
+    declarations_.OnNewcomer(connection, body, now_);
   } else if (Job* job = FindJob(speaker->second.job); job != nullptr) {
     OnWorker(*job, speaker->second.rank, body);
   } else if (std::holds_alternative<Disconnected>(body)) {
-    outputs_.push_back(CloseMember{connection, Over()});
+    outbox_.Close(connection, Over());
   }
 }
 
 void Coordinator::Impl::Refuse(ConnectionId connection, const absl::Status& status) {
-  RefuseMember(connection, status, outputs_);
+  RefuseMember(connection, status, outbox_);
 }
 
-// What is said on a connection that is being closed is not heard any more.
-void Coordinator::Impl::ForgetClosedConnections() {
-  for (const CoordinatorOutput& output : outputs_) {
+// Later messages on a connection that is being closed are ignored.
+void Coordinator::Impl::ForgetClosedConnections(const CoordinatorOutputs& outputs) {
+  for (const CoordinatorOutput& output : outputs) {
     if (const auto* close = std::get_if<CloseMember>(&output))
       speakers_.erase(close->connection);
   }
@@ -128,7 +129,9 @@ std::vector<JobServer> Coordinator::Impl::AttachedServers() const {
                        .host = server.name,
                        .shard_addresses = server.shard_addresses,
                        .memory = MemoryOf(server),
-                       .journals = server.journals});
+                       .journals = server.journals,
+                       .attached_at = server.attached_at,
+                       .feeds_two_backups = server.feeds_two_backups});
   }
   return servers;
 }
@@ -153,7 +156,7 @@ void Coordinator::Impl::OnServerHello(ConnectionId connection, const ServerHello
   if (hello.stand_in && !is_back &&
       (stands_in == nullptr || !stands_in->AwaitsStandIn(*hello.stand_in))) {
     return Refuse(connection, absl::FailedPreconditionError(
-                                  "the job waits for no such stand-in any more"));
+                                  "the job no longer waits for this stand-in"));
   }
   if (!is_back) LoseAbsent(hello.name);
   const uint32_t number = is_back ? hello.identity->server : next_server_++;
@@ -170,10 +173,12 @@ void Coordinator::Impl::OnServerHello(ConnectionId connection, const ServerHello
                       .journals = hello.journals,
                       .memory_bytes = hello.memory_bytes,
                       .heard_at = now_,
+                      .attached_at = now_,
+                      .feeds_two_backups = hello.feeds_two_backups,
                       .is_stand_in = hello.stand_in.has_value()};
   speakers_[connection] = {.kind = Speaker::kServer, .server = number};
-  if (!is_back) outputs_.push_back(PersistState{});
-  outputs_.push_back(ToMember{connection, ServerWelcome{number, incarnation}});
+  if (!is_back) outbox_.Persist();
+  outbox_.Send(connection, ServerWelcome{number, incarnation});
   SayOfServers(absl::StrCat("server ", number, " (", hello.name, ") ",
                             is_back ? "came back" : "attached", " with ",
                             hello.shard_addresses.size(), " engine thread",
@@ -185,9 +190,9 @@ void Coordinator::Impl::OnServerHello(ConnectionId connection, const ServerHello
                           .connection = connection,
                           .name = hello.name,
                           .shard_addresses = hello.shard_addresses},
-                         hello, outputs_);
+                         hello);
   }
-  for (const auto& [name, job] : jobs_) job->SayWhatIsStale(number, hello, outputs_);
+  for (const auto& [name, job] : jobs_) job->SayWhatIsStale(number, hello);
   ReplaceServers();
   BeginJobs();
 }
@@ -196,7 +201,8 @@ absl::Status Coordinator::Impl::CheckServer(const ServerHello& hello) const {
   if (std::ranges::any_of(
           servers_, [&](const auto& entry) { return entry.second.name == hello.name; })) {
     return absl::AlreadyExistsError(
-        absl::StrCat("a server named '", hello.name, "' is attached already"));
+        absl::StrCat("another server named '", hello.name,
+                     "' is attached already; give each server a name of its own"));
   }
   const bool addresses_fit =
       !hello.shard_addresses.empty() &&
@@ -207,9 +213,10 @@ absl::Status Coordinator::Impl::CheckServer(const ServerHello& hello) const {
                   });
   if (servers_.size() < kMaxServers && addresses_fit) return absl::OkStatus();
   return absl::ResourceExhaustedError(
-      absl::StrCat("server '", hello.name, "' brings ", hello.shard_addresses.size(),
-                   " engine threads to ", servers_.size(), " servers; the limits are ",
-                   kMaxEngineThreads, " and ", kMaxServers));
+      absl::StrCat("server '", hello.name, "' has ", hello.shard_addresses.size(),
+                   " engine threads, and ", servers_.size(),
+                   " servers are attached; at most ", kMaxEngineThreads,
+                   " engine threads a server and ", kMaxServers, " servers are allowed"));
 }
 
 void Coordinator::Impl::OnServer(Server& server, const MemberBody& body) {
@@ -228,46 +235,39 @@ void Coordinator::Impl::OnServer(Server& server, const MemberBody& body) {
   }
   if (const auto* configured = std::get_if<JobConfigured>(&body)) {
     if (Job* job = FindJob(configured->job)) {
-      job->OnConfigured(server.number, configured->step, outputs_);
+      job->OnConfigured(server.number, configured->step);
     }
   }
   if (const auto* failed = std::get_if<ConfigureFailed>(&body)) {
     if (Job* job = FindJob(failed->job))
-      job->OnConfigureFailed(server.number, failed->status, outputs_);
+      job->OnConfigureFailed(server.number, failed->status);
   }
   if (const auto* prepared = std::get_if<EpochPrepared>(&body)) {
-    if (Job* job = FindJob(prepared->job))
-      job->OnPrepared(server.number, *prepared, outputs_);
+    if (Job* job = FindJob(prepared->job)) job->OnPrepared(server.number, *prepared);
   }
   if (const auto* committed = std::get_if<EpochCommitted>(&body)) {
-    if (Job* job = FindJob(committed->job))
-      job->OnCommitted(server.number, *committed, outputs_);
+    if (Job* job = FindJob(committed->job)) job->OnCommitted(server.number, *committed);
   }
   if (const auto* figures = std::get_if<BlockFigures>(&body)) {
-    if (Job* job = FindJob(figures->job)) job->OnFigures(*figures, outputs_);
+    if (Job* job = FindJob(figures->job)) job->OnFigures(server.number, *figures);
   }
   if (const auto* held = std::get_if<StepHeld>(&body)) {
     if (Job* job = FindJob(held->job)) job->OnHeld(*held);
   }
   if (const auto* written = std::get_if<CheckpointWritten>(&body)) {
-    if (Job* job = FindJob(written->job))
-      job->OnWritten(server.number, *written, outputs_);
+    if (Job* job = FindJob(written->job)) job->OnWritten(server.number, *written);
   }
   if (const auto* lost = std::get_if<BackupLost>(&body)) {
-    if (Job* job = FindJob(lost->job))
-      job->OnBackupLost(server.number, lost->reason, outputs_);
+    if (Job* job = FindJob(lost->job)) job->OnBackupLost(server.number, *lost);
   }
   if (const auto* backed_up = std::get_if<BackedUp>(&body)) {
-    if (Job* job = FindJob(backed_up->job))
-      job->OnBackedUp(server.number, *backed_up, outputs_);
+    if (Job* job = FindJob(backed_up->job)) job->OnBackedUp(server.number, *backed_up);
   }
   if (const auto* lost = std::get_if<JournalLost>(&body)) {
-    if (Job* job = FindJob(lost->job))
-      job->OnJournalLost(server.number, lost->reason, outputs_);
+    if (Job* job = FindJob(lost->job)) job->OnJournalLost(server.number, lost->reason);
   }
   if (const auto* whole = std::get_if<JournalWhole>(&body)) {
-    if (Job* job = FindJob(whole->job))
-      job->OnJournalWhole(server.number, *whole, outputs_);
+    if (Job* job = FindJob(whole->job)) job->OnJournalWhole(server.number, *whole);
   }
   if (std::holds_alternative<Drain>(body)) {
     server.drains = true;
@@ -280,34 +280,56 @@ void Coordinator::Impl::OnServer(Server& server, const MemberBody& body) {
 }
 
 void Coordinator::Impl::SayOfServers(const std::string& what, LogReason::Level level) {
-  outputs_.push_back(LogReason{what, level});
-  outputs_.push_back(CoordinatorEvent{.kind = EventKind::kServer, .what = what});
+  outbox_.Log(what, level);
+  outbox_.Add(CoordinatorEvent{.kind = EventKind::kServer, .what = what});
 }
 
-// Its weights are gone with it: what it served goes on from its journal, or not at all.
+// The server's weights are lost with it. Its jobs continue from a backup or a journal, or
+// fail.
 void Coordinator::Impl::LoseServer(uint32_t number, const std::string& reason) {
   const auto lost = servers_.find(number);
   SayOfServers(
       absl::StrCat("server ", number, " (", lost->second.name, ") is gone: ", reason),
       lost->second.drains ? LogReason::Level::kInfo : LogReason::Level::kWarning);
-  outputs_.push_back(CloseMember{lost->second.connection, absl::AbortedError(reason)});
+  outbox_.Close(lost->second.connection, absl::AbortedError(reason));
   const Job::ServerLoss loss = {
       .server = number,
       .at = lost->second.disconnected_at.value_or(lost->second.heard_at)};
   servers_.erase(lost);
-  for (const auto& [name, job] : jobs_) job->OnServerLost(loss, outputs_);
+  for (const auto& [name, job] : jobs_) job->OnServerLost(loss);
 }
 
 void Coordinator::Impl::SeekBackups() {
-  const auto lacks = [](const auto& entry) { return entry.second->LacksBackups(); };
-  if (std::ranges::none_of(jobs_, lacks)) return;
+  const auto makes = [](const auto& entry) { return entry.second->MakesBackups(); };
+  if (std::ranges::none_of(jobs_, makes)) return;
+  for (const auto& [name, job] : jobs_) {  // each job leaves less memory to the next
+    job->SeekBackups(ConnectedServers(), now_);
+  }
+}
+
+std::vector<JobServer> Coordinator::Impl::ConnectedServers() const {
+  std::vector<JobServer> connected = AttachedServers();
+  std::erase_if(connected, [this](const JobServer& one) {
+    return servers_.at(one.server).disconnected_at.has_value();
+  });
+  return connected;
+}
+
+bool Coordinator::Impl::MayMoveShares() const {
+  const auto is_unsteady = [](const auto& entry) {
+    return entry.second.IsLeaving() || entry.second.disconnected_at.has_value();
+  };
+  return options_.spreads_shares && absent_.empty() &&
+         std::ranges::none_of(servers_, is_unsteady);
+}
+
+void Coordinator::Impl::SpreadShares() {
+  const bool may_begin = MayMoveShares();
   for (const auto& [name, job] : jobs_) {
-    std::vector<JobServer> connected =
-        AttachedServers();  // each takes memory from the next
-    std::erase_if(connected, [this](const JobServer& one) {
-      return servers_.at(one.server).disconnected_at.has_value();
-    });
-    job->SeekBackups(connected, now_, outputs_);
+    job->AwaitHandOver(now_);
+    if (may_begin && job->MayMove()) {
+      job->SpreadShares(ConnectedServers(), now_);
+    }
   }
 }
 
@@ -315,19 +337,19 @@ void Coordinator::Impl::ReplaceServers() {
   const auto lacks = [](const auto& entry) { return entry.second->LacksServers(); };
   if (std::ranges::none_of(jobs_, lacks)) return;
   const std::vector<JobServer> attached = AttachedServers();
-  for (const auto& [name, job] : jobs_) job->ReplaceServers(attached, outputs_);
+  for (const auto& [name, job] : jobs_) job->ReplaceServers(attached);
 }
 
 // ---- Workers ----
 
 void Coordinator::Impl::OnWorker(Job& job, uint32_t rank, const MemberBody& body) {
   if (const auto* beat = std::get_if<Heartbeat>(&body))
-    job.OnHeartbeat(rank, *beat, now_, outputs_);
+    job.OnHeartbeat(rank, *beat, now_);
   if (const auto* report = std::get_if<LossReport>(&body)) job.OnLoss(*report);
   if (const auto* barrier = std::get_if<BarrierEntered>(&body)) {
-    job.OnBarrier(rank, barrier->barrier, outputs_);
+    job.OnBarrier(rank, barrier->barrier);
   }
-  if (const auto* leave = std::get_if<Leave>(&body)) job.OnLeave(rank, *leave, outputs_);
+  if (const auto* leave = std::get_if<Leave>(&body)) job.OnLeave(rank, *leave);
   if (std::holds_alternative<Disconnected>(body)) job.OnDisconnected(rank, now_);
   if (std::holds_alternative<Returned>(body)) job.OnReturned(rank, now_);
 }
@@ -340,20 +362,21 @@ void Coordinator::Impl::OnTick() {
                                   absl::FormatDuration(options_.timeouts.lease));
     } else if (server.disconnected_at &&
                now_ - *server.disconnected_at >= options_.timeouts.reconnect_grace) {
-      lost[number] = "its connection broke and did not come back";
+      lost[number] = "its connection broke and was not restored";
     }
   }
   for (const auto& [number, reason] : lost) LoseServer(number, reason);
   std::set<std::string> used;
   for (const auto& [name, job] : jobs_) {
-    job->Tick(now_, ServersAttached(), outputs_);
+    job->Tick(now_, ServersAttached());
     if (!job->IsOver()) used.insert(job->declared()->declaration.digest);
   }
   ForgetAbsent();
   ReplaceServers();
   SeekBackups();
+  SpreadShares();
   LetDrainedGo();
-  declarations_.Tick(now_, used, outputs_);
+  declarations_.Tick(now_, used);
   for (const ConnectionId connection : declarations_.WhoWaits()) MaybeAdmit(connection);
   ForgetFinishedJobs();
   WatchGoals();
@@ -361,7 +384,7 @@ void Coordinator::Impl::OnTick() {
 }
 
 void Coordinator::Impl::ForgetFinishedJobs() {
-  std::multimap<absl::Duration, std::string> finished;  // by their ends
+  std::multimap<absl::Duration, std::string> finished;  // by the time of their end
   for (const auto& [name, job] : jobs_) {
     if (job->ended_at()) finished.emplace(*job->ended_at(), name);
   }
@@ -374,14 +397,14 @@ void Coordinator::Impl::ForgetFinishedJobs() {
 
 void Coordinator::Impl::OnCheckpoint(const CheckpointAnswer& answer) {
   if (const auto* found = std::get_if<CheckpointFound>(&answer)) {
-    if (Job* job = FindJob(found->job)) job->OnFound(*found, outputs_);
+    if (Job* job = FindJob(found->job)) job->OnFound(*found);
     BeginJobs();
   }
   if (const auto* kept = std::get_if<CheckpointKept>(&answer)) {
-    if (Job* job = FindJob(kept->job)) job->OnKept(*kept, now_, outputs_);
+    if (Job* job = FindJob(kept->job)) job->OnKept(*kept, now_);
   }
   if (const auto* settled = std::get_if<CheckpointsSettled>(&answer)) {
-    if (Job* job = FindJob(settled->job)) job->OnSettled(outputs_);
+    if (Job* job = FindJob(settled->job)) job->OnSettled();
   }
 }
 

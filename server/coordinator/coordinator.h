@@ -1,21 +1,23 @@
 // The coordinator: membership, placement and decisions of all jobs, as a pure state
 // machine.
 //
-// Apply takes one input and the time and returns what has to happen outside: messages to
-// members, connections to close, state to persist, lines to log, and what takes long
-// (preparation.h). No socket, file, clock, thread or random device.
+// Apply takes one input and the time, and returns what must happen outside: messages to
+// members, connections to close, state to store, lines to log, and slow computations
+// (preparation.h). It uses no socket, file, clock, thread or random device.
 //
-// Members are known by the connection they speak on (a number the shell gives to each
-// link; a link may have several streams in turn, server/service/link_table.h). A worker
-// that comes back is a new incarnation of its rank; a server that comes back is a new
-// incarnation too. Between its hello and its job a worker is a newcomer (declarations.h).
+// A member is identified by its connection: a number that the shell gives to each link. A
+// link may use several streams, one after the other (server/service/link_table.h). A
+// restarted worker is a new incarnation of its rank, and a restarted server a new
+// incarnation of the server. Between its hello and its job a worker is a newcomer
+// (declarations.h).
 //
-// An epoch is a list of members. It changes in two phases (server/shard/shard.h):
-// PrepareEpoch to all servers of the job, their answers give the first step that nobody
-// completed, CommitEpoch carries the members, and when all have committed the workers are
-// told. One change is under way at a time; what happens meanwhile goes into the next one.
+// An epoch is a list of members. It changes in two phases (server/shard/shard.h).
+// PrepareEpoch goes to all servers of the job, and their answers give the first step that
+// no server has completed. CommitEpoch carries the members. When all servers have
+// committed, the workers are told. One change is under way at a time; whatever happens
+// meanwhile is part of the next one.
 //
-// Thread safety: none; the shell serialises.
+// Thread safety: none; the shell calls it under a lock.
 #pragma once
 
 #include <cstdint>
@@ -47,45 +49,45 @@ namespace syncline {
 
 // ---- What members say ----
 
-// What servers are told of a step, with all that the next decisions depend on: one server
-// that remembers it can tell a coordinator that was started anew.
+// The decision about a step, with everything that later decisions depend on, so that any
+// server that remembers it can restore a restarted coordinator.
 struct StepDecision {
   uint32_t job = 0;
   uint64_t step = 0;
   Decision decision = {};
-  LossScalerState scaler = {};  // after it
-  uint64_t skipped = 0;         // steps, with this one
+  LossScalerState scaler = {};  // after this step
+  uint64_t skipped = 0;         // number of steps skipped so far, including this one
 };
-// Of a job with a quorum: so far these lives have contributed to all blocks of that shard,
-// and they are enough.
+// A job with a quorum: these incarnations have contributed to all blocks of the shard so
+// far, and they are enough.
 struct StepHeld {
   uint32_t job = 0;
   uint32_t shard = 0;
   uint64_t step = 0;
   std::vector<uint32_t> incarnations = {};  // ascending
 };
-// The step is made of what these lives gave, on all shards.
+// The step is made of the contributions of these incarnations, on all shards.
 struct StepClosed {
   uint32_t job = 0;
   uint64_t step = 0;
   std::vector<uint32_t> incarnations = {};  // ascending
 };
-// What a server that comes back still has of a job (held_job.h).
+// What a returning server still holds of a job (held_job.h).
 struct HeldJob {
   uint32_t job = 0;
-  uint64_t prepared = 0;  // the last epochs
-  uint64_t committed = 0;
-  uint64_t cut = 0;  // no checkpoint of a later step was ordered or written
-  std::optional<StepDecision> decided = std::nullopt;  // the last one
-  std::optional<StepClosed> closed = std::nullopt;     // likewise
-  std::string run = {};                                // of its journal
+  uint64_t prepared = 0;   // last epoch that it prepared
+  uint64_t committed = 0;  // last epoch that it committed
+  uint64_t cut = 0;        // last step that a checkpoint was ordered for or written of
+  std::optional<StepDecision> decided = std::nullopt;  // last decision
+  std::optional<StepClosed> closed = std::nullopt;     // last closed step
+  std::string run = {};                                // the run of its journal
 };
-// A run of a job of which a server has records on its disk (server/journal).
+// A run of a job whose records a server has on its disk (server/journal).
 struct JournaledRun {
-  std::string job = {};  // the folder of its name (server/checkpoint/manifest.h)
+  std::string job = {};  // folder of the job's name (server/checkpoint/manifest.h)
   std::string run = {};
   std::vector<uint32_t> shards = {};
-  std::vector<uint32_t> generations = {};  // of each; none: 0
+  std::vector<uint32_t> generations = {};  // one for each shard; missing: 0
 
   uint32_t GenerationOf(size_t shard) const {
     return shard < generations.size() ? generations[shard] : 0;
@@ -96,16 +98,17 @@ struct ServerHello {
   std::vector<std::string> shard_addresses = {};
   std::string lanes = {};
   std::string lanes_because = {};
-  uint64_t memory_bytes = 0;  // what its jobs may take together; 0: not known
-  // Of one that another life of the coordinator had taken in, and that lives on.
+  uint64_t memory_bytes = 0;  // memory for all of its jobs together; 0: unknown
+  // Set by a server that was attached before the coordinator was restarted.
   std::optional<ServerIdentity> identity = std::nullopt;
   std::vector<HeldJob> held = {};
-  std::vector<JournaledRun> journals = {};  // what it could take up again
+  std::vector<JournaledRun> journals = {};  // runs that it can restore
   std::optional<StandInFor> stand_in = std::nullopt;
-  uint64_t session_key = 0;  // of a stand-in: drawn by the shell
-  SecretKey key = {};        // likewise
+  uint64_t session_key = 0;        // stand-ins only; drawn by the shell
+  SecretKey key = {};              // stand-ins only; drawn by the shell
+  bool feeds_two_backups = false;  // one of which is to replace the other
 };
-// By which a worker goes on under a coordinator that was started anew.
+// A worker's membership, with which it continues under a restarted coordinator.
 struct HeldMembership {
   uint32_t job = 0;
   uint32_t incarnation = 0;
@@ -113,42 +116,41 @@ struct HeldMembership {
   uint64_t epoch = 0;
   uint64_t step = 0;
   std::optional<uint64_t> barrier = std::nullopt;  // the one it is in
-  uint64_t barriers = 0;                           // of the job that it knows to be over
+  uint64_t barriers = 0;  // number of the job's barriers that it knows to be over
 };
 struct WorkerHello {
-  std::string job = {};  // its name
-  // Of its declaration, which is only sent when it is asked for.
-  std::string digest = {};
-  uint64_t job_bytes = 0;
+  std::string job = {};     // name
+  std::string digest = {};  // of the JobDeclaration, which is sent on request only
+  uint64_t job_bytes = 0;   // size of the JobDeclaration
   uint32_t rank = 0;
   std::string run_id = {};
   std::string name = {};
   uint64_t session_key = 0;  // drawn by the shell
-  SecretKey key = {};        // likewise: all that it shares with servers comes from it
-  std::optional<HeldMembership> member = std::nullopt;  // of one that comes back
-  // As another process or session of a worker that was in a run, with which it means to go on.
+  SecretKey key = {};  // drawn by the shell; its keys for servers are derived from it
+  std::optional<HeldMembership> member = std::nullopt;  // set by a returning worker
+  // A restarted worker that wants to rejoin the run that its rank was a member of.
   bool rejoins = false;
 };
-// What its hello announced.
+// The declaration that a WorkerHello announced.
 struct JobDeclaration {
   std::shared_ptr<const std::string> bytes;
 };
-// What a server holds of one job, and what it waits for (server/shard/shard.h).
+// A server's progress in one job, and what it waits for (server/shard/shard.h).
 struct JobProgress {
   struct Member {
     uint32_t rank = 0;
     uint32_t owed = 0;   // blocks that others wait for and that lack its contribution
-    uint32_t waits = 0;  // blocks that hold its contribution, or its wish for a view
-    uint64_t contributed = 0;  // of all its lives, only growing
-    uint64_t moved = 0;        // the same, with the views that reached it
+    uint32_t waits = 0;  // blocks that hold its contribution or its request for a view
+    uint64_t contributed = 0;  // contributions of all its incarnations; never decreases
+    uint64_t moved = 0;        // `contributed` plus the views that reached it
   };
   uint32_t job = 0;
-  uint64_t step = 0;  // the lowest that somebody waits for
+  uint64_t step = 0;  // lowest step that a member waits for
   uint32_t trained = 0;
   uint32_t undecided = 0;
   uint32_t unseeded = 0;
   uint64_t completed = 0;
-  uint64_t backup_bytes = 0;         // that have crossed to the present one
+  uint64_t backup_bytes = 0;         // bytes sent to the present backup
   std::vector<Member> members = {};  // in rank order
   ServerPhases phases = {};          // of its slowest engine
   std::optional<RecordProgress> records = std::nullopt;  // of its journal or backup
@@ -156,16 +158,16 @@ struct JobProgress {
 struct Heartbeat {
   uint64_t step = 0;
   uint64_t bytes = 0;
-  bool waiting = false;                 // of workers: somebody is in Wait or Barrier
-  CompressionFigures compression = {};  // of workers
-  absl::Duration silent = {};          // of servers: an engine did not answer for so long
-  std::vector<JobProgress> jobs = {};  // of servers
-  WorkerPhases phases = {};            // of workers
-  uint64_t samples = 0;                // likewise
-  StepDurations durations = {};        // likewise
+  bool waiting = false;                 // workers: a thread is in Wait or Barrier
+  CompressionFigures compression = {};  // workers
+  absl::Duration silent = {};           // servers: how long an engine has not answered
+  std::vector<JobProgress> jobs = {};   // servers
+  WorkerPhases phases = {};             // workers
+  uint64_t samples = 0;                 // workers
+  StepDurations durations = {};         // workers
 };
 struct Leave {
-  std::string why = {};  // of workers: the error behind it; empty: none
+  std::string why = {};  // workers: the error that made it leave; empty: none
 };
 struct LossReport {
   uint64_t step = 0;
@@ -177,10 +179,11 @@ struct BarrierEntered {
 };
 struct JobConfigured {
   uint32_t job = 0;
-  // Of one that was restored from records: what its trained blocks have all reached.
+  // For a job that was restored from records: the step that all trained blocks have
+  // reached.
   uint64_t step = 0;
 };
-// The server cannot make the job, or cannot go on with it.
+// The server cannot create the job, or cannot continue it.
 struct ConfigureFailed {
   uint32_t job = 0;
   absl::Status status;
@@ -193,7 +196,7 @@ struct EpochPrepared {
 struct EpochCommitted {
   uint32_t job = 0;
   uint64_t epoch = 0;
-  std::string run = {};  // of its journal; empty: it has none
+  std::string run = {};  // the run of its journal; empty: no journal
 };
 struct BlockFigures {
   uint32_t job = 0;
@@ -201,18 +204,18 @@ struct BlockFigures {
   uint64_t step = 0;
   std::vector<double> figures = {};
 };
-// A server has written its part of a checkpoint, or could not.
+// A server has written its part of a checkpoint, or failed to.
 struct CheckpointWritten {
   uint32_t job = 0;
   uint64_t step = 0;
   absl::Status status = {};
   std::vector<CheckpointFile> files = {};
-  TrainingSettings training = {};  // that hold at that step
+  TrainingSettings training = {};  // in force at that step
   absl::Duration took = {};
 };
-// The stream ended, for whatever reason. The member may come back on another one.
+// The stream ended, for any reason. The member may return on another one.
 struct Disconnected {};
-// The member has a new stream, and has missed nothing.
+// The member has a new stream, and missed no message.
 struct Returned {};
 
 using MemberBody =
@@ -226,59 +229,62 @@ struct FromMember {
   ConnectionId connection = 0;
   MemberBody body;
 };
-// The first input of each life: nothing else may be applied before what it gives out is
-// stored.
+// The first input. Its outputs must be stored before any other input is applied.
 struct Start {};
-// Time passes: leases end, waiting is reported. Every heartbeat interval or more often.
+// Time passes: leases end, and waiting is reported. At least once every heartbeat
+// interval.
 struct Tick {};
-// What somebody asks for, who is no member: one CallAnswer is among the outputs.
 
-// Other options for a running job.
+// ---- Calls, by operators and launchers. Each has one CallAnswer among its outputs. ----
+
+// Changes options of a running job.
 struct UpdateJob {
   std::string job = {};
-  OptionValues optimizer = {};  // new values; others stay
+  OptionValues optimizer = {};  // new values; other options stay
   std::optional<NamedOptions> schedule = std::nullopt;
   std::optional<NamedOptions> mode = std::nullopt;    // mode_change.h
   std::optional<std::string> goals = std::nullopt;    // comm/job/goals.h
   std::optional<std::string> answers = std::nullopt;  // comm/job/answers.h
 
-  // Goals and answers change nothing that servers and workers know.
+  // Whether servers and workers must hear of it: goals and answers concern only the
+  // coordinator.
   bool IsOfTraining() const { return !optimizer.empty() || schedule || mode; }
 };
-// A checkpoint of a running job.
+// Orders a checkpoint of a running job.
 struct CreateCheckpoint {
   std::string job = {};
 };
-// The end of a server (coordinator_drain.cc).
+// Ends a server once it is not needed any more (coordinator_drain.cc).
 struct DrainServer {
-  std::string server = {};  // its name, or its number
-  bool force = false;       // also where a job would fail, or stand still
+  std::string server = {};  // name or number
+  bool force = false;       // even if a job fails or stands still because of it
 };
-// A worker is taken out of its job, as a straggler would be (goal_answers.h), at any time:
-// for whoever drives the machine (tests/sim).
+// Removes a worker from its job, as the answer to a straggler does (goal_answers.h). For
+// the simulation (tests/sim).
 struct ExcludeWorker {
   std::string job = {};
   uint32_t rank = 0;
   std::string why = {};
-  std::optional<uint32_t> incarnation = std::nullopt;  // none: whichever it is now
+  std::optional<uint32_t> incarnation = std::nullopt;  // empty: the present one
 };
-// A worker's process has failed, says its launcher: words of somebody else.
+// A launcher reports that a worker's process has failed. Not authenticated by the worker.
 struct WorkerExit {
   std::string job = {};
   std::string run_id = {};
   uint32_t rank = 0;
   std::string how = {};   // "signal 9 (Killed)"
-  std::string then = {};  // "started again (1 of 3)"; empty: nothing is known
-  std::string said = {};  // the program's last words; empty: none are known
+  std::string then = {};  // "started again (1 of 3)"; empty: unknown
+  std::string said = {};  // the program's last lines; empty: unknown
 };
-// A launcher was told to end, and stops its workers (job_stop.cc): words of somebody else.
+// A launcher reports that it was told to end, and stops its workers (job_stop.cc). Not
+// authenticated by the workers.
 struct LauncherStop {
   std::string job = {};
   std::string run_id = {};
-  std::vector<uint32_t> ranks = {};  // of its host alone
+  std::vector<uint32_t> ranks = {};  // ranks on its host
   std::string why = {};              // "SIGINT (Ctrl-C)"
   std::string host = {};
-  bool of_this_job_alone = false;  // whoever says so may speak for no other
+  bool of_this_job_alone = false;  // the caller's certificate is limited to this job
 };
 
 using CoordinatorInput = std::variant<FromMember, Tick, UpdateJob, CreateCheckpoint,
@@ -296,15 +302,15 @@ struct ConfigureJob {
   std::shared_ptr<const DeclaredJob> declared = {};
   std::shared_ptr<const JobPlacement> placement = {};
   uint32_t first_shard = 0;
-  uint32_t checkpoint_run = 0;  // of the names of its checkpoints; 0: nothing is saved
+  uint32_t checkpoint_run = 0;  // part of its checkpoints' names; 0: nothing is saved
   std::optional<CheckpointName> resume_from = std::nullopt;
-  // The server takes the place of one that died: with its records of that run.
+  // Not empty: the server replaces a lost one, and restores its records of that run.
   std::string restore_run = {};
-  uint32_t generation = 0;  // of them
-  // It holds the backup of a server, whose place that is.
+  uint32_t generation = 0;  // of these records
+  // Set for a stand-in that holds a server's backup: where its records come from.
   std::optional<BackupPair> backup = std::nullopt;
 };
-// Wants the declaration that a hello announced.
+// Requests the declaration that a WorkerHello announced.
 struct DescribeJob {
   std::string digest = {};
 };
@@ -317,8 +323,8 @@ struct MemberRecord {
   uint32_t incarnation = 0;
   uint64_t first_step = 0;
   uint64_t session_key = 0;
-  // The worker's own; what is written to a server is derived from it for this server
-  // alone (comm/transport/tcp/member_key.h), and what a server reads is that.
+  // The worker's key. It is never sent: each server receives a key that is derived from
+  // it for this server alone (comm/transport/tcp/member_key.h), and reads that one here.
   SecretKey key = {};
 
   bool operator==(const MemberRecord&) const = default;
@@ -328,16 +334,17 @@ struct CommitEpoch {
   uint64_t epoch = 0;
   std::vector<MemberRecord> members = {};  // in rank order
   std::string reason = {};
-  std::optional<TrainingSettings> training = std::nullopt;  // new ones
-  uint64_t training_from = 0;                               // the first step with them
-  ServerIdentity server = {};                               // to whom this is said
+  std::optional<TrainingSettings> training =
+      std::nullopt;            // new settings, if they change
+  uint64_t training_from = 0;  // their first step
+  ServerIdentity server = {};  // the receiver
 };
-// Blocks are to be copied at that version (server/shard/shard.h).
+// Orders a copy of all blocks at version `step`, for a checkpoint (server/shard/shard.h).
 struct CutAt {
   uint32_t job = 0;
   uint64_t step = 0;
   bool last = false;   // no member is left
-  bool again = false;  // the last of all; what was written of that step is gone
+  bool again = false;  // repeats the last cut, whose files could not be written
 };
 struct DropJob {
   uint32_t job = 0;
@@ -353,21 +360,21 @@ struct WorkerWelcome {
   uint64_t epoch = 0;
   uint64_t first_step = 0;
   bool seeder = false;
-  // The same for all workers.
+  // Shared by the welcomes of all workers.
   std::shared_ptr<const std::vector<std::string>> shard_addresses = {};
   std::shared_ptr<const JobPlacement> placement = {};
   uint32_t members = 0;
   ContributionPlan contributions = {};
-  uint64_t barriers = 0;  // of the job that are over
-  uint32_t rank = 0;      // whose welcome it is
-  SecretKey key = {};     // never written: only what is derived for each of the servers
-  std::vector<ServerIdentity> shard_servers = {};  // of each shard
-  std::optional<uint64_t> staleness = {};          // of mode ssp, as all servers know it
+  uint64_t barriers = 0;  // number of the job's barriers that are over
+  uint32_t rank = 0;      // the receiver
+  SecretKey key = {};     // never sent: the keys for the servers are derived from it
+  std::vector<ServerIdentity> shard_servers = {};  // one for each shard
+  std::optional<uint64_t> staleness = {};  // mode ssp: the value that all servers have
 };
-// Where a shard is since a server came back.
+// The new place of a shard, after another server took it over.
 struct MovedShard {
   uint32_t shard = 0;
-  uint64_t epoch = 0;  // from which on it is there
+  uint64_t epoch = 0;  // the first epoch in which it is there
   std::string address = {};
   ServerIdentity server = {};
 };
@@ -376,15 +383,15 @@ struct EpochChanged {
   uint32_t members = 0;
   bool seeder = false;
   std::string reason = {};
-  std::vector<MovedShard> moved = {};      // since the job began
-  std::optional<uint64_t> staleness = {};  // of mode ssp, as all servers know it
-  // Whose it is. The key is never written: only what is derived for each of the servers.
+  std::vector<MovedShard> moved = {};      // all that moved since the job began
+  std::optional<uint64_t> staleness = {};  // mode ssp: the value that all servers have
+  // The receiver. The key is never sent: the keys for the servers are derived from it.
   MemberIdentity member = {};
   SecretKey key = {};
 };
 struct BarrierReleased {
-  uint64_t barrier = 0;   // by the worker's count
-  uint64_t barriers = 0;  // of the job that are over now
+  uint64_t barrier = 0;   // number of the barrier, as the worker counts them
+  uint64_t barriers = 0;  // number of the job's barriers that are over
 };
 struct JobFailed {
   std::string reason = {};
@@ -400,40 +407,41 @@ struct ToMember {
   ConnectionId connection = 0;
   CoordinatorBody body;
 };
-// Ends the stream with this status: refusals, drops (Aborted), clean ends (OK).
+// Ends the stream with this status: a refusal, a drop (Aborted) or a clean end (OK).
 struct CloseMember {
   ConnectionId connection = 0;
   absl::Status status;
 };
-// What is not of one job, to be stored before any later output is acted upon.
+// State that belongs to no job. It must be stored before any later output is acted upon.
 struct PersistState {
   std::string state = {};
 };
-// A running job, likewise: under `key` goes `value`. Null: it is not needed any more.
+// State of a running job, stored under `key` in the same order. Null: delete the record.
 struct StoreRecord {
   std::string key = {};
   std::shared_ptr<const std::string> value = {};
 };
 struct LogReason {
   std::string text = {};
-  // A loss that the job gets over, or a refusal, is a warning; a job that ends by it an error.
+  // Warning: a refusal, or a loss that the job survives. Error: a job ends.
   enum class Level { kInfo, kWarning, kError } level = Level::kInfo;
 };
-// By UpdateJob.
+// The effect of an UpdateJob.
 struct ChangedSettings {
-  uint64_t epoch = 0;                     // from its first step on
+  uint64_t epoch = 0;                     // the epoch with whose first step they begin
   std::vector<std::string> changes = {};  // "lr from 0.1 to 0.01"; empty: none
 };
-// What is refused leaves everything as it was: InvalidArgument names the option, NotFound
-// the job or server, FailedPrecondition says why not now.
+// The answer to a call. A call that fails changes nothing: InvalidArgument names the
+// option, NotFound the job or server, FailedPrecondition says why it is not possible now.
 struct CallAnswer {
   absl::Status status;
-  ChangedSettings changed = {};       // of UpdateJob
-  uint64_t finished_checkpoints = 0;  // of CreateCheckpoint: there will be one more
-  uint32_t server = 0;                // of DrainServer
-  std::string server_name = {};       // likewise
+  ChangedSettings changed = {};  // UpdateJob
+  // CreateCheckpoint: the number of checkpoints finished before.
+  uint64_t finished_checkpoints = 0;
+  uint32_t server = 0;           // DrainServer
+  std::string server_name = {};  // DrainServer
 };
-// An order, whose answer is an input.
+// Orders a slow computation, whose result is an input (Prepared).
 struct Prepare {
   Preparation order;
 };
@@ -444,18 +452,20 @@ using CoordinatorOutputs = std::vector<CoordinatorOutput>;
 
 struct CoordinatorOptions {
   Timeouts timeouts = Timeouts::Derive(kDefaultFailureTimeout);
-  uint32_t expected_servers = 1;   // jobs begin when so many are attached
-  bool keeps_checkpoints = false;  // CheckpointOrders are carried out
-  // How long a job whose servers keep journals waits for one that died.
+  uint32_t expected_servers = 1;   // number of attached servers with which jobs begin
+  bool keeps_checkpoints = false;  // the shell carries out CheckpointOrders
+  // How long a job whose servers keep journals waits for a lost server.
   absl::Duration patience = DefaultPatience(kDefaultFailureTimeout);
-  // The server in this process, which cannot end without it; empty: there is none.
+  // Name of the server in this process, which cannot end without it; empty: none.
   std::string own_server = {};
+  // Shares of jobs with backups move from servers that have two to those that have none.
+  bool spreads_shares = true;
 };
 
-// What the last life of the coordinator had stored.
+// What the coordinator's previous process had stored.
 struct StoredState {
   std::string state = {};                           // the last PersistState
-  std::map<std::string, std::string> records = {};  // of StoreRecord, by their keys
+  std::map<std::string, std::string> records = {};  // StoreRecords, by key
 };
 
 class Coordinator {
@@ -463,21 +473,22 @@ class Coordinator {
   explicit Coordinator(const CoordinatorOptions& options);
   ~Coordinator();
 
-  // Goes on from there: epochs and incarnations only grow across restarts, and jobs that
-  // ran wait for their members to come back (job_restore.cc). DataLoss when it cannot be
-  // read.
+  // Continues from a stored state: epochs and incarnations keep growing across restarts,
+  // and running jobs wait for their members to return (job_restore.cc). DataLoss: the
+  // state cannot be read.
   absl::Status Restore(const StoredState& stored, const DeclarationReader& reader);
-  // The number of this life, from 1: members that know of a later one do not listen.
+  // Number of this coordinator's start, from 1. Members ignore a coordinator with a lower
+  // term than one they know.
   uint64_t term() const;
 
   CoordinatorOutputs Apply(const CoordinatorInput& input, absl::Duration now);
 
   CoordinatorView View(absl::Duration now) const;
 
-  // NotFound when none of that name runs.
+  // NotFound: no job of that name is running.
   absl::StatusOr<TraceTargets> TraceTargetsOf(const std::string& job) const;
 
-  // When the next Tick is due earlier than by its period; infinite when it is not.
+  // When the next Tick is due, if earlier than by its period; infinite otherwise.
   absl::Duration wake_at() const;
 
  private:

@@ -1,5 +1,5 @@
-// How workers come to their jobs: from a hello to a declaration that is known, to a job
-// that has a place on its servers.
+// How workers get to their jobs: from a hello to a known declaration, and from there to a
+// job that is placed on servers.
 #include <algorithm>
 #include <utility>
 
@@ -20,15 +20,14 @@ absl::Status CheckWorkerNames(const WorkerHello& hello) {
   return CheckUnlessEmpty("a run id", hello.run_id, kMaxJobNameBytes);
 }
 
-// Nobody waits for what was never meant to come.
+// A job must not wait for servers in a run that was started without any.
 absl::Status NoServers(const std::string& job) {
-  return WithFailure(
-      absl::FailedPreconditionError(absl::StrCat(
-          "job '", job,
-          "' wants servers for its weights, and this run has none, for it "
-          "was started with --servers 0: start it with --servers 1, or use collectives "
-          "alone")),
-      Failure::kJobRefused);
+  return WithFailure(absl::FailedPreconditionError(absl::StrCat(
+                         "job '", job,
+                         "' needs servers for its weights, but this run has none, "
+                         "because it was started with --servers 0: start it with "
+                         "--servers 1, or use only collectives")),
+                     Failure::kJobRefused);
 }
 
 }  // namespace
@@ -41,7 +40,7 @@ ServerMemory Coordinator::Impl::MemoryOf(const Server& server) const {
   return memory;
 }
 
-// Without those that stand in for others, or are to end.
+// Counts the servers that may serve new jobs: no stand-ins, and none that is to end.
 size_t Coordinator::Impl::ServersAttached() const {
   return static_cast<size_t>(std::ranges::count_if(
       servers_, [](const auto& entry) { return entry.second.TakesPlaces(); }));
@@ -62,12 +61,12 @@ std::vector<uint32_t> Coordinator::Impl::ShardCounts() const {
   return counts;
 }
 
-// Nothing while that is being found out. A job that waits for servers is not refused for
-// what those that are there have.
+// Returns whether the job fits on the servers; empty while its placement is computed. A
+// job that still waits for servers is not refused for the memory of those that are there.
 std::optional<absl::Status> Coordinator::Impl::Fits(
     const std::shared_ptr<const DeclaredJob>& declared) {
   if (!ServersAreThere()) return absl::OkStatus();
-  const auto placement = declarations_.PlacementOf(declared, ShardCounts(), outputs_);
+  const auto placement = declarations_.PlacementOf(declared, ShardCounts());
   if (!placement.ok()) return placement.status();
   if (*placement == nullptr) return std::nullopt;
   std::vector<ServerMemory> memory;
@@ -77,17 +76,17 @@ std::optional<absl::Status> Coordinator::Impl::Fits(
   return CheckPlacement(declared->spec.name, **placement, memory);
 }
 
-// Only hellos, and what was ordered after them, can complete what a job waits for. The
-// servers are listed, with all their addresses, only when a job is full.
+// Called after hellos and after the results that they ordered, since only these can
+// complete what a job waits for. The list of servers with all their addresses is made
+// only when a job is full.
 void Coordinator::Impl::BeginJobs() {
   if (!ServersAreThere()) return;
   for (const auto& [name, job] : jobs_) {
-    if (!job->IsFull() || !job->KnowsBeginning(outputs_)) continue;
-    const auto placement =
-        declarations_.PlacementOf(job->declared(), ShardCounts(), outputs_);
-    if (placement.ok() && *placement == nullptr) continue;  // it is being found out
-    // One that begins takes memory from the next.
-    job->Begin(AttachedServers(), placement, outputs_);
+    if (!job->IsFull() || !job->KnowsBeginning()) continue;
+    const auto placement = declarations_.PlacementOf(job->declared(), ShardCounts());
+    if (placement.ok() && *placement == nullptr) continue;  // not computed yet
+    // A job that begins leaves less memory to the next.
+    job->Begin(AttachedServers(), placement);
   }
 }
 
@@ -101,7 +100,7 @@ void Coordinator::Impl::OnWorkerHello(ConnectionId connection, const WorkerHello
   if (options_.expected_servers == 0 && ServersAttached() == 0) {
     return Refuse(connection, NoServers(hello.job));
   }
-  const absl::Status added = declarations_.Add(connection, hello, now_, outputs_);
+  const absl::Status added = declarations_.Add(connection, hello, now_);
   if (!added.ok()) return Refuse(connection, added);
   speakers_[connection] = {.kind = Speaker::kNewcomer};
   MaybeAdmit(connection);
@@ -109,7 +108,7 @@ void Coordinator::Impl::OnWorkerHello(ConnectionId connection, const WorkerHello
 
 void Coordinator::Impl::OnPrepared(const Prepared& prepared) {
   if (const auto* read = std::get_if<DeclarationRead>(&prepared)) {
-    declarations_.OnRead(*read, now_, outputs_);
+    declarations_.OnRead(*read, now_);
     MaybeAdmitAll(read->digest);
   }
   if (const auto* compared = std::get_if<JobsCompared>(&prepared)) {
@@ -129,8 +128,8 @@ void Coordinator::Impl::MaybeAdmitAll(const std::string& digest) {
   }
 }
 
-// Once its job is known, and what it takes to decide: a newcomer that still has to wait
-// is looked at again when that comes.
+// Admits or refuses a newcomer if its declaration and everything else that decides is
+// known. Otherwise it is looked at again when that arrives.
 void Coordinator::Impl::MaybeAdmit(ConnectionId connection) {
   const WorkerHello hello = declarations_.HelloOf(connection);
   const auto declared = declarations_.Find(hello.digest);
@@ -144,21 +143,21 @@ void Coordinator::Impl::MaybeAdmit(ConnectionId connection) {
   Job& job = *jobs_.at(hello.job);
   if (newcomer.disconnected_at) job.OnDisconnected(hello.rank, *newcomer.disconnected_at);
   if (job.IsFull()) BeginJobs();
-  job.TellNewcomer(hello.rank, now_, ServersAttached(), outputs_);
+  job.TellNewcomer(hello.rank, now_, ServersAttached());
 }
 
 void Coordinator::Impl::SayWhyItWaits(ConnectionId connection, const WorkerHello& hello) {
   const auto job = jobs_.find(hello.job);
   const bool is_there = job != jobs_.end() && !job->second->IsOver();
-  declarations_.Waits(connection, is_there ? job->second->WhyWait(hello, now_) : "",
-                      outputs_);
+  declarations_.Waits(connection, is_there ? job->second->WhyWait(hello, now_) : "");
 }
 
-// Nothing while that is being found out, or has to wait.
+// Returns whether the worker may join; empty while that is not known, or while it has to
+// wait.
 std::optional<absl::Status> Coordinator::Impl::MayJoin(
     const std::shared_ptr<const DeclaredJob>& declared, const WorkerHello& hello) {
   const auto known = jobs_.find(hello.job);
-  if (known != jobs_.end()) known->second->EndIfAbandoned(hello.run_id, outputs_);
+  if (known != jobs_.end()) known->second->EndIfAbandoned(hello.run_id);
   if (known == jobs_.end()) return Fits(declared);
   if (known->second->IsOver()) {
     SYNCLINE_RETURN_IF_ERROR(known->second->CheckNotTooLate(hello));
@@ -167,7 +166,7 @@ std::optional<absl::Status> Coordinator::Impl::MayJoin(
   if (const absl::Status same = known->second->CheckRun(hello, now_); !same.ok())
     return same;
   if (!known->second->WhyWait(hello, now_).empty()) return std::nullopt;
-  return declarations_.SameJob(known->second->declared(), declared, outputs_);
+  return declarations_.SameJob(known->second->declared(), declared);
 }
 
 absl::Status Coordinator::Impl::Admit(ConnectionId connection,
@@ -175,20 +174,20 @@ absl::Status Coordinator::Impl::Admit(ConnectionId connection,
                                       const WorkerHello& hello) {
   const auto known = jobs_.find(hello.job);
   const bool is_new = known == jobs_.end() || known->second->IsOver();
-  // What is over stays known until somebody is in the new one.
+  // A job that is over stays known until a worker is admitted to the new one.
   std::unique_ptr<Job> made;
   if (is_new) {
     made = std::make_unique<Job>(counters_.next_job++, declared, hello.run_id,
-                                 JobContext{options_, counters_});
+                                 JobContext{options_, counters_, outbox_});
     if (known != jobs_.end()) made->Follow(*known->second);
   }
   Job& joined = is_new ? *made : *known->second;
-  SYNCLINE_RETURN_IF_ERROR(joined.Admit(connection, hello, now_, outputs_));
+  SYNCLINE_RETURN_IF_ERROR(joined.Admit(connection, hello, now_));
   const Job* const job = &joined;
   if (is_new) jobs_[hello.job] = std::move(made);
   speakers_[connection] = {
       .kind = Speaker::kWorker, .job = job->id(), .rank = hello.rank};
-  if (is_new) outputs_.push_back(PersistState{});
+  if (is_new) outbox_.Persist();
   return absl::OkStatus();
 }
 

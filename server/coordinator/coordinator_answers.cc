@@ -1,4 +1,4 @@
-// What the coordinator does by itself when jobs miss their goals (goal_answers.h).
+// How the coordinator acts by itself when jobs miss their goals (goal_answers.h).
 #include <algorithm>
 #include <utility>
 
@@ -12,7 +12,7 @@ constexpr absl::Duration kLookEvery = absl::Seconds(1);
 
 }  // namespace
 
-// Whose answers are taken away, and given back, has done what it did.
+// A job keeps the record of its past answers if the setting is removed and set again.
 void Coordinator::Impl::AnswerGoals() {
   if (now_ - answered_at_ < kLookEvery) return;
   answered_at_ = now_;
@@ -26,7 +26,7 @@ void Coordinator::Impl::AnswerGoals() {
     auto known = answering_.find(job->id());
     if (known == answering_.end() && job->answers() == "none") continue;
     const absl::StatusOr<AnswerSpec> spec = ParseAnswers(job->answers());
-    if (!spec.ok()) continue;  // of a record that somebody wrote by hand
+    if (!spec.ok()) continue;  // only in a record that was edited by hand
     if (known == answering_.end()) {
       known = answering_.emplace(job->id(), Answering{job->answers(), GoalAnswers(*spec)})
                   .first;
@@ -42,14 +42,13 @@ void Coordinator::Impl::AnswerGoals() {
 void Coordinator::Impl::LookForAnswer(Job& job, GoalAnswers& answers) {
   const JobView view = job.View(now_, {});
   const auto say = [&](const std::string& what, bool is_bad) {
-    outputs_.push_back(
-        LogReason{absl::StrCat("job '", view.name, "': ", what),
-                  is_bad ? LogReason::Level::kWarning : LogReason::Level::kInfo});
-    outputs_.push_back(CoordinatorEvent{.job = view.job,
-                                        .job_name = view.name,
-                                        .step = view.step,
-                                        .kind = EventKind::kAnswer,
-                                        .what = what});
+    outbox_.Log(absl::StrCat("job '", view.name, "': ", what),
+                is_bad ? LogReason::Level::kWarning : LogReason::Level::kInfo);
+    outbox_.Add(CoordinatorEvent{.job = view.job,
+                                 .job_name = view.name,
+                                 .step = view.step,
+                                 .kind = EventKind::kAnswer,
+                                 .what = what});
   };
   const AnswerVerdict verdict = answers.Look(view, ViewGoals(job.id(), now_), now_);
   for (const AnswerNews& news : verdict.news) say(news.what, news.is_bad);
@@ -63,7 +62,7 @@ void Coordinator::Impl::LookForAnswer(Job& job, GoalAnswers& answers) {
     return;
   }
   answers.Gave(answer, now_);
-  if (answer.kind == AnswerKind::kStaleness) {  // the job says whom it excludes
+  if (answer.kind == AnswerKind::kStaleness) {  // an exclusion is reported by the job
     say(absl::StrCat("workers may be ", answer.staleness, " step",
                      answer.staleness == 1 ? "" : "s",
                      " ahead from now on: ", answer.why),
@@ -79,15 +78,14 @@ absl::Status Coordinator::Impl::Give(const Answer& answer, Job& job) {
                           .rank = answer.rank,
                           .why = answer.why,
                           .incarnation = answer.incarnation},
-                         now_, outputs_);
+                         now_);
     case AnswerKind::kStaleness: {
       ServerMemories memory;
       for (const auto& [number, server] : servers_) memory[number] = MemoryOf(server);
       NamedOptions mode = {
           .name = "ssp",
           .values = {{"staleness", static_cast<double>(answer.staleness)}}};
-      return job.Update({.job = name, .mode = std::move(mode)}, memory, outputs_)
-          .status();
+      return job.Update({.job = name, .mode = std::move(mode)}, memory).status();
     }
   }
   return absl::OkStatus();

@@ -1,4 +1,4 @@
-// What the coordinator does by itself when a job misses its goals.
+// How the coordinator acts by itself when a job misses its goals.
 #include "comm/base/failure.h"
 #include "server/coordinator/coordinator_restart_test_util.h"
 
@@ -22,8 +22,8 @@ class CoordinatorAnswers : public CoordinatorRestart {
   CallAnswer Update(const std::string& answers) {
     return Call(UpdateJob{.job = "job", .answers = answers});
   }
-  // The members on these connections make five steps a second, for so many seconds: of each
-  // they compute so many milliseconds.
+  // The members on these connections make five steps a second for this many seconds, and
+  // compute for this many milliseconds of each step.
   void Train(int seconds, const std::map<ConnectionId, int>& computes_ms) {
     std::vector<ConnectionId> alive = {servers_.begin(), servers_.end()};
     for (const auto& [connection, ms] : computes_ms) alive.push_back(connection);
@@ -115,7 +115,7 @@ TEST_F(CoordinatorAnswers, LeaveASuccessorOutsideOnTheSameHostOnly) {
   Begin("exclude_straggler,min_workers=1");
   Train(120, {{10, 40}, {11, 195}});
   ASSERT_EQ(Members(), 1u);
-  HelloOn(12, 1, "");  // of the host that its predecessor was on
+  HelloOn(12, 1, "");  // on the host of its predecessor
   EXPECT_EQ(Members(), 1u);
   Train(3, {{10, 40}, {12, 0}});
   EXPECT_THAT(Last<Waiting>(12)->reason, HasSubstr("was excluded on host "));
@@ -142,7 +142,7 @@ TEST_F(CoordinatorAnswers, OutliveTheCoordinator) {
   ServersReturn();
   WorkerReturns(0);
   PassTime(absl::Seconds(1));
-  ASSERT_EQ(Shown().phase, "running") << Shown().reason;
+  ASSERT_EQ(Shown().phase, JobPhase::kRunning) << Shown().reason;
   EXPECT_EQ(Shown().answers->setting, "exclude_straggler,min_workers=1");
   HelloOn(12, 1, "");
   EXPECT_EQ(Members(), 1u) << "it is still out";
@@ -163,10 +163,10 @@ TEST_F(CoordinatorAnswers, LetWorkersRunAhead) {
 
 TEST_F(CoordinatorAnswers, AreRefusedWhereTheyBringNothing) {
   for (const auto& [answers, mode, why] :
-       {std::tuple("exclude_straggler", "asp", "in which nobody waits for the slowest"),
+       {std::tuple("exclude_straggler", "asp", "where no worker waits for the slowest"),
         std::tuple("exclude_straggler", "bsp:quorum=1", "bsp with a quorum"),
         std::tuple("staleness<=8", "bsp", "begin in mode ssp"),
-        std::tuple("codec", "bsp", "is no answer")}) {
+        std::tuple("codec", "bsp", "is not an answer")}) {
     const SyncMode sync = *ParseSyncMode(*ParseModeText(mode));
     EXPECT_THAT(std::string(CheckAnswers(answers, sync).message()), HasSubstr(why));
   }

@@ -1,4 +1,4 @@
-// What people and launchers ask of jobs.
+// Calls by operators and launchers that concern jobs.
 #include <string>
 #include <string_view>
 #include <vector>
@@ -15,7 +15,7 @@ Job* Coordinator::Impl::FindForCaller(const std::string& name) {
   for (const auto& [running, one] : jobs_) {
     if (!one->IsOver()) names.push_back(running);
   }
-  outputs_.push_back(CallAnswer{UnknownJob(name, names, JobSet::kRunning)});
+  outbox_.Add(CallAnswer{UnknownJob(name, names, JobSet::kRunning)});
   return nullptr;
 }
 
@@ -24,29 +24,29 @@ void Coordinator::Impl::OnUpdate(const UpdateJob& update) {
   if (job == nullptr) return;
   ServerMemories memory;
   for (const auto& [number, server] : servers_) memory[number] = MemoryOf(server);
-  const absl::StatusOr<ChangedSettings> changed = job->Update(update, memory, outputs_);
-  outputs_.push_back(CallAnswer{.status = changed.status(),
-                                .changed = changed.value_or(ChangedSettings())});
+  const absl::StatusOr<ChangedSettings> changed = job->Update(update, memory);
+  outbox_.Add(CallAnswer{.status = changed.status(),
+                         .changed = changed.value_or(ChangedSettings())});
 }
 
 void Coordinator::Impl::OnCreate(const CreateCheckpoint& create) {
   Job* job = FindForCaller(create.job);
   if (job == nullptr) return;
-  const absl::StatusOr<uint64_t> finished = job->CreateCheckpoint(outputs_);
-  outputs_.push_back(CallAnswer{.status = finished.status(),
-                                .finished_checkpoints = finished.value_or(0)});
+  const absl::StatusOr<uint64_t> finished = job->CreateCheckpoint();
+  outbox_.Add(CallAnswer{.status = finished.status(),
+                         .finished_checkpoints = finished.value_or(0)});
 }
 
 void Coordinator::Impl::OnExclude(const ExcludeWorker& exclude) {
   Job* job = FindForCaller(exclude.job);
   if (job == nullptr) return;
-  outputs_.push_back(CallAnswer{job->Exclude(exclude, now_, outputs_)});
+  outbox_.Add(CallAnswer{job->Exclude(exclude, now_)});
 }
 
 void Coordinator::Impl::OnExit(const WorkerExit& exit) {
   Job* job = FindForCaller(exit.job);
   if (job == nullptr) return;
-  outputs_.push_back(CallAnswer{job->OnExit(exit, outputs_)});
+  outbox_.Add(CallAnswer{job->OnExit(exit)});
 }
 
 void Coordinator::Impl::OnStop(const LauncherStop& stop) {
@@ -57,14 +57,14 @@ void Coordinator::Impl::OnStop(const LauncherStop& stop) {
       jobs.push_back(job.get());
     }
   }
-  if (jobs.empty()) {  // it is refused: by the job of that name, where there is one
+  if (jobs.empty()) {  // the job of that name, if there is one, refuses the stop
     Job* other = FindForCaller(stop.job);
     if (other == nullptr) return;
     jobs.push_back(other);
   }
   absl::Status status;
-  for (Job* job : jobs) status.Update(job->OnStop(stop, now_, outputs_));
-  outputs_.push_back(CallAnswer{status});
+  for (Job* job : jobs) status.Update(job->OnStop(stop, now_));
+  outbox_.Add(CallAnswer{status});
 }
 
 }  // namespace syncline

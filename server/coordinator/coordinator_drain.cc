@@ -1,6 +1,6 @@
-// Servers that are to end without a job that ends with them. One that gets SIGTERM says so
-// (Drain), if there are backups, and waits until it may (Drained). One that an operator
-// wants to end is told that (EndServer), and then does the same.
+// How servers end without ending a job. A server that gets SIGTERM and takes part in
+// backups sends Drain, and waits for Drained before it ends. A server that an operator
+// wants to end is sent EndServer, and then does the same.
 #include <algorithm>
 
 #include "absl/strings/numbers.h"
@@ -12,17 +12,17 @@
 
 namespace syncline {
 
-// When there is no other one to have it, waiting is of no use.
+// If no other server could hold the backups, the server need not wait.
 void Coordinator::Impl::LetDrainedGo() {
   Job::LeavingHosts leaving;
-  bool is_another_there = !absent_.empty();  // it may come back
+  bool is_another_there = !absent_.empty();  // an absent server may return
   for (const auto& [number, server] : servers_) {
     if (server.drains) leaving[server.name] = server.is_drained;
     is_another_there = is_another_there || server.TakesPlaces();
   }
   if (leaving.empty()) return;
   for (const auto& [name, job] : jobs_) {
-    if (is_another_there) job->MoveBackups(leaving, outputs_);
+    if (is_another_there) job->MoveBackups(leaving);
   }
   for (auto& [number, attached] : servers_) {
     Server& server = attached;
@@ -32,10 +32,10 @@ void Coordinator::Impl::LetDrainedGo() {
     });
     if (is_needed && is_another_there) continue;
     server.is_drained = leaving[server.name] = true;
-    outputs_.push_back(ToMember{server.connection, Drained{}});
-    SayOfServers(absl::StrCat(
-        "server ", number, " (", server.name, ") may end: ",
-        is_needed ? "no other one could have what it has" : "others have what it has"));
+    outbox_.Send(server.connection, Drained{});
+    SayOfServers(absl::StrCat("server ", number, " (", server.name, ") may end: ",
+                              is_needed ? "no other server can take what it has"
+                                        : "other servers have all that it has"));
   }
 }
 
@@ -50,9 +50,9 @@ absl::StatusOr<Coordinator::Impl::Server*> Coordinator::Impl::FindServer(
   if (absl::SimpleAtoi(asked, &number) && servers_.contains(number)) {
     return &servers_.at(number);
   }
-  return absl::NotFoundError(absl::StrCat("no server '",
-                                          Printable(asked, kMaxMemberNameBytes),
-                                          "' is attached; syncline status has them all"));
+  return absl::NotFoundError(
+      absl::StrCat("there is no server '", Printable(asked, kMaxMemberNameBytes),
+                   "'; 'syncline status' lists all that are attached"));
 }
 
 absl::Status Coordinator::Impl::CheckDrain(const Server& server) const {
@@ -67,33 +67,35 @@ absl::Status Coordinator::Impl::CheckDrain(const Server& server) const {
     if (harm) harms.push_back(absl::StrCat("job '", name, "' ", *harm));
   }
   if (harms.empty()) return absl::OkStatus();
-  return absl::FailedPreconditionError(absl::StrCat(
-      "server ", server.number, " (", server.name,
-      ") is not told to end: ", absl::StrJoin(harms, "; "), ". With --force it is"));
+  return absl::FailedPreconditionError(
+      absl::StrCat("server ", server.number, " (", server.name, ") was not told to end: ",
+                   absl::StrJoin(harms, "; "), ". --force ends it all the same"));
 }
 
-// Once: a second signal would end it as it is.
+// EndServer is sent once, because a second signal would end the server at once.
 void Coordinator::Impl::OnDrain(const DrainServer& order) {
   const absl::StatusOr<Server*> found = FindServer(order.server);
-  if (!found.ok()) return outputs_.push_back(CallAnswer{found.status()});
+  if (!found.ok()) return outbox_.Add(CallAnswer{found.status()});
   Server& server = **found;
   const std::string name = absl::StrCat("server ", server.number, " (", server.name, ")");
   absl::Status status;
   if (server.is_stand_in) {
     status = absl::FailedPreconditionError(absl::StrCat(
-        name, " is a backup in the process of another server: drain that one"));
+        name, " is a backup in the process of another server: drain that server"));
   } else if (server.name == options_.own_server) {
-    status = absl::FailedPreconditionError(absl::StrCat(
-        name, " is in the coordinator's process, which all jobs need: end that itself"));
+    status = absl::FailedPreconditionError(
+        absl::StrCat(name,
+                     " is in the coordinator's process, which all jobs need: end that "
+                     "process instead"));
   } else if (!server.IsLeaving() && !order.force) {
     status = CheckDrain(server);
   }
-  outputs_.push_back(
+  outbox_.Add(
       CallAnswer{.status = status, .server = server.number, .server_name = server.name});
   if (!status.ok() || server.IsLeaving()) return;
   server.is_to_end = true;
-  outputs_.push_back(ToMember{server.connection, EndServer{}});
-  SayOfServers(absl::StrCat(name, " is told to end by an operator"));
+  outbox_.Send(server.connection, EndServer{});
+  SayOfServers(absl::StrCat(name, " was told to end by an operator"));
 }
 
 }  // namespace syncline

@@ -1,4 +1,4 @@
-// Servers that an operator wants to end: who is told, and what is refused.
+// Servers that an operator ends: who is told, and what is refused.
 #include <memory>
 #include <string>
 
@@ -14,8 +14,8 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-// Servers on connections 1 and 2 (numbers 0 and 1), ranks 0 and 1 on 10 and 11, and
-// stand-ins on 3 and 4 where there are backups.
+// The servers are on connections 1 and 2 (numbers 0 and 1), ranks 0 and 1 on 10 and 11.
+// Jobs with backups have their stand-ins on 3 and 4.
 class CoordinatorDrain : public CoordinatorTest {
  protected:
   void StartCoordinator(uint32_t expected) {
@@ -35,7 +35,7 @@ class CoordinatorDrain : public CoordinatorTest {
                                 .shard_addresses = {"address"},
                                 .memory_bytes = memory_bytes});
   }
-  // Of two places, each with its backup on the other server.
+  // A job of two places, each with its backup on the other server.
   uint64_t BytesOfBoth() const {
     return coordinator_->View(now_).servers.at(0).memory_placed_bytes;
   }
@@ -122,7 +122,7 @@ TEST_F(CoordinatorDrain, AJobThatWouldFailIsNamedAndForceEndsItAllTheSame) {
 
 TEST_F(CoordinatorDrain, AJobWithJournalsWouldStandStill) {
   Begin("disk");
-  EXPECT_THAT(Refusal({"server1"}), HasSubstr("job 'job' would stand still"));
+  EXPECT_THAT(Refusal({"server1"}), HasSubstr("job 'job' would wait"));
 }
 
 TEST_F(CoordinatorDrain, AJobWithBackupsLetsOneGoButNotTheLast) {
@@ -132,7 +132,7 @@ TEST_F(CoordinatorDrain, AJobWithBackupsLetsOneGoButNotTheLast) {
   const CallAnswer last = Call(DrainServer{"server2"});
   EXPECT_THAT(std::string(last.status.message()), HasSubstr("no other server"));
   EXPECT_FALSE(Last<EndServer>(2).has_value());
-  // As SIGTERM would make it.
+  // The server acts as after SIGTERM.
   Say(1, Drain{});
   EXPECT_TRUE(Last<Drained>(1).has_value());
   Say(1, Leave{});

@@ -1,4 +1,4 @@
-// What stays of jobs, runs and servers that have ended.
+// What remains of jobs, runs and servers that have ended.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -34,7 +34,7 @@ class CoordinatorEnds : public CoordinatorTest {
     Say(11, Disconnected{});
     PassTimeBeating(2 * kFailureTimeout, {1, 10});
     Say(10, Leave{});
-    ASSERT_EQ(coordinator_->View(now_).jobs.at(0).phase, "over");
+    ASSERT_EQ(coordinator_->View(now_).jobs.at(0).phase, JobPhase::kOver);
   }
 
   size_t JobsShown() { return coordinator_->View(now_).jobs.size(); }
@@ -69,7 +69,7 @@ TEST_F(CoordinatorEnds, FinishedJobsShowTheirLastStep) {
   EXPECT_EQ(coordinator_->View(now_).jobs.at(0).step, 20u);
 }
 
-// Otherwise it would wait in a run of its own for those who are through.
+// Otherwise the worker would wait in a new run for members that have finished.
 TEST_F(CoordinatorEnds, OneWhoWasLostIsToldThatTheOthersHaveFinished) {
   FinishWithoutRank1();
   SayHello(12, TwoTensors(2),
@@ -77,7 +77,7 @@ TEST_F(CoordinatorEnds, OneWhoWasLostIsToldThatTheOthersHaveFinished) {
   ASSERT_TRUE(closed_.contains(12));
   EXPECT_EQ(FailureOf(closed_.at(12)), Failure::kJobOver) << closed_.at(12);
   EXPECT_THAT(std::string(closed_.at(12).message()),
-              HasSubstr("left it at step 60 while worker 1 was away"));
+              HasSubstr("finished at step 60 while worker 1 was away"));
 }
 
 TEST_F(CoordinatorEnds, OneWhoWasLostMayBeginAnewWithoutMeaningThatRun) {
@@ -149,9 +149,9 @@ TEST_F(CoordinatorEnds, ARerunWaitsWhileItsDeadPredecessorHoldsTheName) {
   HelloOfRun(22, 1, "rerun");
   EXPECT_FALSE(closed_.contains(21)) << closed_[21];
   EXPECT_THAT(Last<Waiting>(21)->reason,
-              HasSubstr("waits for the end of the last run of job 'job': it is gone "
-                        "without a goodbye"));
-  // They are dropped, and their weights wait for workers that come back.
+              HasSubstr("waits for the end of the last run of job 'job': its workers "
+                        "vanished without leaving"));
+  // The workers are dropped, and the weights wait for workers that return.
   PassTimeBeating(kFailureTimeout / 2, {1, 21, 22});
   EXPECT_FALSE(Last<WorkerWelcome>(21).has_value());
   told_[21].clear();
@@ -172,7 +172,7 @@ TEST_F(CoordinatorEnds, ARerunThatWaitedIsRefusedWhenTheOtherRunComesBack) {
   EXPECT_EQ(FailureOf(closed_[21]), Failure::kJobRefused) << closed_[21];
 }
 
-// The cable of its host was cut: the stream did not break.
+// The host's cable was cut, so the stream did not break.
 TEST_F(CoordinatorEnds, ARankThatASilentProcessHoldsIsWaitedFor) {
   Begin();
   HelloOfRun(20, 0, "run");

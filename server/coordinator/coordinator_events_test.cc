@@ -1,4 +1,4 @@
-// What happens to a job is said once, with its cause.
+// Each event of a job is emitted once, with its cause.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -35,9 +35,10 @@ TEST_F(CoordinatorEvents, MembersComeAndGoEachWithItsCause) {
               ElementsAre("epoch 1 with 2 members: the job begins"));
   Say(11, Disconnected{});
   PassTimeBeating(kFailureTimeout, {1, 10});
-  EXPECT_THAT(Said(EventKind::kDeath),
-              ElementsAre("worker 1 (worker1) was dropped: its connection broke and did "
-                          "not come back"));
+  EXPECT_THAT(
+      Said(EventKind::kDeath),
+      ElementsAre(
+          "worker 1 (worker1) was dropped: its connection broke and was not restored"));
   EXPECT_THAT(Said(EventKind::kEpoch).back(),
               StartsWith("epoch 2 with 1 member: worker 1 (worker1): its connection"));
   Say(10, Leave{});
@@ -53,7 +54,8 @@ TEST_F(CoordinatorEvents, ANewcomerThatGivesUpSaysWhyThoughItIsNoMember) {
   SayHello(20, TwoTensors(2), {.rank = 0, .run_id = "next", .name = "next"});
   Say(20, Leave{"the time was up\nbefore all workers were there"});
   const std::string what =
-      "worker 0 (next) gave up before it was a member of job 'job': the time was up\\x0a"
+      "worker 0 (next) gave up before it became a member of job 'job': the time was "
+      "up\\x0a"
       "before all workers were there";
   EXPECT_THAT(Said(EventKind::kLeave), ElementsAre(what));
   EXPECT_THAT(Logged(LogReason::Level::kWarning), Contains(what));
@@ -167,7 +169,7 @@ TEST_F(CoordinatorEvents, ExitsOfNobodyKnownAreRefusedAndLongWordsAreCut) {
   long_words.then = long_words.how = long_words.said;
   EXPECT_EQ(Call(long_words).status, absl::OkStatus());
   EXPECT_LT(Said(EventKind::kExit).at(0).size(), 1000u);
-  // It may have joined while the job ran.
+  // The rank may have joined while the job ran.
   WorkerExit joined = exit;
   joined.rank = 2;
   EXPECT_EQ(Call(joined).status, absl::OkStatus());
@@ -226,7 +228,7 @@ TEST_F(CoordinatorEvents, AStallIsSaidWhenItBeginsAndWhenItEnds) {
   beats_[1].jobs = {progress};
   PassTimeBeating(absl::Seconds(2), {1, 10, 11});
   ASSERT_EQ(Said(EventKind::kStall).size(), 2u);
-  EXPECT_THAT(Said(EventKind::kStall)[1], StartsWith("held up no longer, after"));
+  EXPECT_THAT(Said(EventKind::kStall)[1], StartsWith("no longer held up, after"));
   EXPECT_GE(events_.back().took.value_or(absl::ZeroDuration()), absl::Seconds(8));
 }
 

@@ -16,7 +16,7 @@ void Coordinator::Impl::WatchGoals() {
   for (const auto& [name, job] : jobs_) {
     const std::string& goals = job->goals();
     if (goals == "none") continue;
-    // Jobs that are over are shown for a while, and do nothing any more.
+    // A job that is over is still shown for a while. Its watch ends.
     if (job->IsOver() && watched_.contains(job->id())) {
       watched_.at(job->id()).watch.End();
       continue;
@@ -28,7 +28,7 @@ void Coordinator::Impl::WatchGoals() {
     }
     if (watched == watched_.end()) {
       absl::StatusOr<GoalSpec> spec = ParseGoals(goals);
-      if (!spec.ok()) continue;  // of a record that somebody wrote by hand
+      if (!spec.ok()) continue;  // only in a record that was edited by hand
       watched =
           watched_.emplace(job->id(), Watched{goals, GoalWatch(*std::move(spec))}).first;
     }
@@ -36,15 +36,14 @@ void Coordinator::Impl::WatchGoals() {
     if (!watch.IsDue(now_)) continue;
     const JobView view = job->View(now_, {});
     for (GoalNews& news : watch.Add(view, now_)) {
-      outputs_.push_back(
-          LogReason{absl::StrCat("job '", name, "': ", news.what),
-                    news.is_bad ? LogReason::Level::kWarning : LogReason::Level::kInfo});
-      outputs_.push_back(CoordinatorEvent{.job = view.job,
-                                          .job_name = name,
-                                          .step = view.step,
-                                          .kind = EventKind::kGoal,
-                                          .what = std::move(news.what),
-                                          .took = news.took});
+      outbox_.Log(absl::StrCat("job '", name, "': ", news.what),
+                  news.is_bad ? LogReason::Level::kWarning : LogReason::Level::kInfo);
+      outbox_.Add(CoordinatorEvent{.job = view.job,
+                                   .job_name = name,
+                                   .step = view.step,
+                                   .kind = EventKind::kGoal,
+                                   .what = std::move(news.what),
+                                   .took = news.took});
     }
   }
 }

@@ -1,4 +1,4 @@
-// What jobs are meant to reach, as the coordinator watches it.
+// How the coordinator watches the goals of jobs.
 #include "server/coordinator/coordinator_restart_test_util.h"
 
 namespace syncline {
@@ -18,7 +18,7 @@ class CoordinatorGoals : public CoordinatorRestart {
   std::vector<GoalView> Goals() const {
     return coordinator_->View(now_).jobs.at(0).goals;
   }
-  // Both workers make steps of that length, for so many seconds.
+  // Both workers make steps of that length for this many seconds.
   void Train(int seconds, absl::Duration step) {
     for (int i = 0; i < seconds; ++i) {
       for (const ConnectionId connection : {10, 11}) {
@@ -63,7 +63,7 @@ TEST_F(CoordinatorGoals, ThatMakeNoSenseChangeNothing) {
   EXPECT_TRUE(absl::IsInvalidArgument(refused)) << refused;
   const CallAnswer both =
       Call(UpdateJob{.job = "job", .optimizer = {{"lr", 0.125}}, .goals = "speed>=1"});
-  EXPECT_THAT(std::string(both.status.message()), HasSubstr("is no goal"));
+  EXPECT_THAT(std::string(both.status.message()), HasSubstr("is not a goal"));
   EXPECT_THAT(Said(EventKind::kSettings), testing::SizeIs(1)) << "nor does lr";
   PassTimeBeating(absl::Seconds(2), {1, 2, 10, 11});
   EXPECT_EQ(Goals().at(0).goal.limit, 150);

@@ -1,8 +1,10 @@
-// The coordinator's parts, for the files that implement it: coordinator.cc,
-// coordinator_admission.cc for how workers come to their jobs, coordinator_drain.cc for
-// servers that are to end, coordinator_goals.cc for what jobs are meant to reach,
-// coordinator_answers.cc for what is done about that, and coordinator_restore.cc for what
-// outlives it.
+// The parts of the Coordinator, for the files that implement it:
+//   coordinator.cc            inputs, servers and time
+//   coordinator_admission.cc  from a worker's hello to its place in a job
+//   coordinator_drain.cc      servers that are told to end
+//   coordinator_goals.cc      watches the goals of jobs
+//   coordinator_answers.cc    acts when goals are missed
+//   coordinator_restore.cc    what is stored, and how a restart continues with it
 #pragma once
 
 #include <map>
@@ -18,13 +20,14 @@
 #include "server/coordinator/growing_numbers.h"
 #include "server/coordinator/job.h"
 #include "server/coordinator/job_record.h"
+#include "server/coordinator/outbox.h"
 
 namespace syncline {
 
 class Coordinator::Impl {
  public:
   explicit Impl(const CoordinatorOptions& options)
-      : options_(options), declarations_(options.timeouts) {}
+      : options_(options), declarations_(options.timeouts, outbox_) {}
 
   absl::Status Restore(const StoredState& stored, const DeclarationReader& reader);
   uint64_t term() const { return term_; }
@@ -46,18 +49,20 @@ class Coordinator::Impl {
     uint64_t memory_bytes = 0;
     uint64_t bytes = 0;
     absl::Duration heard_at;
-    bool is_stand_in = false;  // of one job only
-    bool is_to_end = false;    // an operator wants it
-    bool drains = false;       // it waits until it may
-    bool is_drained = false;   // and was told that it may
+    absl::Duration attached_at;
+    bool feeds_two_backups = false;
+    bool is_stand_in = false;  // for one job only
+    bool is_to_end = false;    // an operator ordered it
+    bool drains = false;       // it waits until it may end (Drain)
+    bool is_drained = false;   // it was told that it may end (Drained)
     std::optional<absl::Duration> disconnected_at = std::nullopt;
 
     bool IsLeaving() const { return is_to_end || drains; }
-    // For jobs that begin, and for places that others leave.
+    // Whether it may serve new jobs, and take over places of other servers.
     bool TakesPlaces() const { return !is_stand_in && !IsLeaving(); }
   };
-  // The member that speaks on a connection. A worker's job may be over by now; its name
-  // may belong to a later job.
+  // The member at the other end of a connection. A worker's job may be over, and a later
+  // job may have the same name.
   struct Speaker {
     enum Kind { kServer, kNewcomer, kWorker } kind = kServer;
     uint32_t server = 0;
@@ -65,7 +70,8 @@ class Coordinator::Impl {
     uint32_t rank = 0;
   };
 
-  // A server of another life of the coordinator, until it comes back.
+  // A server that was attached before a restart of the coordinator, and has not come
+  // back.
   struct AbsentServer {
     uint32_t incarnation = 0;
     std::string name;
@@ -81,7 +87,7 @@ class Coordinator::Impl {
   void Forget(const std::string& record, const std::string& why);
   bool IsAbsent(const ServerHello& hello) const;
   void LoseAbsent(const std::string& name);
-  // Those that no job goes on with when they come back.
+  // Forgets absent servers that no job waits for any more.
   void ForgetAbsent();
   void OnServerBack(const Server& server, const ServerHello& hello);
   void Return(ConnectionId connection, const WorkerHello& hello);
@@ -108,21 +114,28 @@ class Coordinator::Impl {
   void OnExit(const WorkerExit& exit);
   void OnStop(const LauncherStop& stop);
   absl::StatusOr<Server*> FindServer(const std::string& asked);
-  // Why the server must not end. FailedPrecondition.
+  // Fails with FailedPrecondition, which says why the server must not end.
   absl::Status CheckDrain(const Server& server) const;
   void OnCheckpoint(const CheckpointAnswer& answer);
-  // Null, and answered, when none of that name runs.
+  // Returns the running job of that name. If there is none, emits the answer to the call
+  // and returns null.
   Job* FindForCaller(const std::string& name);
   void LoseServer(uint32_t number, const std::string& reason);
-  // In the log, and as an event.
+  // Logs it, and emits it as an event.
   void SayOfServers(const std::string& what,
                     LogReason::Level level = LogReason::Level::kInfo);
-  // Servers take the places of those that died and left them their journals.
+  // Lets servers take the places of dead servers whose journals they have.
   void ReplaceServers();
-  // Servers that are to end, and have nothing that is nowhere else, may.
+  // Tells draining servers that they may end, if nothing would be lost with them.
   void LetDrainedGo();
-  // Places that have lost their backups get new ones.
+  // Starts new backups for the places that have lost theirs.
   void SeekBackups();
+  // Places move to servers that have fewer: at each tick, and when a server is heard
+  // whose place may move. Not while a server is lost or about to end.
+  void SpreadShares();
+  bool MayMoveShares() const;
+  // Those that are offered what others have lost, or have too much of.
+  std::vector<JobServer> ConnectedServers() const;
   void Refuse(ConnectionId connection, const absl::Status& status);
   Job* FindJob(uint32_t id);
   ServerMemory MemoryOf(const Server& server) const;
@@ -139,22 +152,23 @@ class Coordinator::Impl {
   absl::Status Give(const Answer& answer, Job& job);
   std::optional<AnswersView> ViewAnswers(const Job& job, absl::Duration now) const;
   void ForgetUnusedNames();
-  // Those that take places, by number.
+  // Returns the servers that TakesPlaces, by number.
   std::vector<JobServer> AttachedServers() const;
-  void ForgetClosedConnections();
+  void ForgetClosedConnections(const CoordinatorOutputs& outputs);
   std::string State();
 
   const CoordinatorOptions options_;
+  Outbox outbox_;
   uint64_t term_ = 1;
-  std::optional<absl::Duration> former_timeout_;  // of the coordinator before
+  std::optional<absl::Duration> former_timeout_;  // of the previous coordinator
   std::map<uint32_t, AbsentServer> absent_;       // by number
   absl::Duration started_at_;
-  CoordinatorOutputs first_outputs_;  // of Start
+  Outbox first_outbox_;  // written by Restore, for Start
   Counters counters_;
   uint32_t next_server_ = 0;
-  std::map<uint32_t, Server> servers_;  // attached, by number
+  std::map<uint32_t, Server> servers_;  // by number
   GrowingNumbers server_incarnations_;  // by name
-  // By name; one that is over stays for a while, unless replaced.
+  // By name. A job that is over stays for a while, unless a new one replaces it.
   std::map<std::string, std::unique_ptr<Job>> jobs_;
   std::map<ConnectionId, Speaker> speakers_;
   Declarations declarations_;
@@ -162,17 +176,15 @@ class Coordinator::Impl {
     std::string goals;
     GoalWatch watch;
   };
-  std::map<uint32_t, Watched> watched_;  // jobs that have goals
+  std::map<uint32_t, Watched> watched_;  // by job id, for jobs with goals
   struct Answering {
     std::string setting;
     GoalAnswers answers;
   };
-  std::map<uint32_t, Answering> answering_;  // jobs whose coordinator may do something
+  std::map<uint32_t, Answering> answering_;  // by job id, for jobs with answers
   absl::Duration answered_at_ = -absl::InfiniteDuration();
 
-  // Of the Apply under way.
-  absl::Duration now_;
-  CoordinatorOutputs outputs_;
+  absl::Duration now_;  // valid only during Apply
 };
 
 }  // namespace syncline

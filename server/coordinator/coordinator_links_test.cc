@@ -1,4 +1,4 @@
-// Members whose streams break, and who return on new ones.
+// Members whose streams break, and that return on new streams.
 #include <map>
 #include <optional>
 
@@ -108,7 +108,7 @@ TEST_F(CoordinatorLinks, AServerThatStartsAgainTakesThePlaceOfItsBrokenLink) {
   EXPECT_EQ(FailureOf(closed_[10]), Failure::kRetryable);
 }
 
-// Ctrl-C, and the same command again.
+// The user presses Ctrl-C, and starts the same command again.
 TEST_F(CoordinatorLinks, ARunThatNeverBeganMakesWayForTheNext) {
   Hello(10, 0);
   Say(10, Disconnected{});

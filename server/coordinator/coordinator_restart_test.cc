@@ -12,14 +12,14 @@ TEST_F(CoordinatorRestart, MembersComeBackAndNothingElseChanges) {
   Begin();
   Restart();
   EXPECT_EQ(coordinator_->term(), 2u);
-  EXPECT_EQ(Shown().phase, "waiting");
+  EXPECT_EQ(Shown().phase, JobPhase::kWaiting);
   EXPECT_THAT(Shown().reason,
               HasSubstr("server 0 (server1), server 1 (server2), worker 0"));
   ServersReturn();
   WorkerReturns(1, {.step = 7});
   EXPECT_THAT(Shown().reason, HasSubstr("worker 0"));
   WorkerReturns(0, {.step = 8});
-  EXPECT_EQ(Shown().phase, "running");
+  EXPECT_EQ(Shown().phase, JobPhase::kRunning);
   EXPECT_EQ(Shown().epoch, epoch_);
   EXPECT_EQ(Shown().step, 7u);
   EXPECT_EQ(Shown().members.size(), 2u);
@@ -31,10 +31,10 @@ TEST_F(CoordinatorRestart, MembersComeBackAndNothingElseChanges) {
     EXPECT_FALSE(Last<DropJob>(member).has_value());
   }
   EXPECT_THAT(closed_, IsEmpty());
-  EXPECT_EQ(Shown().phase, "running");
+  EXPECT_EQ(Shown().phase, JobPhase::kRunning);
 }
 
-// Anyone who asks for a server must not take it for gone while it may be on its way.
+// A caller that asks for a server must not consider it gone while it may still return.
 TEST_F(CoordinatorRestart, ShowsServersThatAreNotBackAsLost) {
   Begin();
   Restart();
@@ -72,7 +72,7 @@ TEST_F(CoordinatorRestart, TwiceInARow) {
   ServersReturn();
   WorkerReturns(0);
   WorkerReturns(1);
-  EXPECT_EQ(Shown().phase, "running");
+  EXPECT_EQ(Shown().phase, JobPhase::kRunning);
   EXPECT_EQ(Shown().epoch, epoch_);
 }
 
@@ -162,7 +162,7 @@ TEST_F(CoordinatorRestart, RefusesWorkersThatAreNoMembers) {
   Restart();
   WorkerReturns(0, {.session_key = 5});
   EXPECT_TRUE(absl::IsAborted(closed_.at(100)));
-  Say(10, Leave{});  // nobody's connection
+  Say(10, Leave{});  // a connection that is not known
   ServersReturn();
   WorkerReturns(1);
   EXPECT_FALSE(closed_.contains(101));
@@ -208,7 +208,7 @@ TEST_F(CoordinatorRestart, ADecisionThatOneServerKnowsReachesTheOthers) {
   EXPECT_EQ(again->decision.loss_scale, 512);
   EXPECT_EQ(Shown().loss_scale, 512);
   EXPECT_EQ(Shown().skipped_steps, 1u);
-  // The next one goes by the loss scale of the one before.
+  // The next decision uses the loss scale of the one before.
   Say(10, BlockFigures{id, 0, 1, {512.0 * 512.0 * 4}});
   Say(20, BlockFigures{id, 1, 1, {0.0}});
   EXPECT_NEAR(Last<StepDecision>(10)->decision.gradient_scale, 0.5, 1e-4);
@@ -231,8 +231,8 @@ TEST_F(CoordinatorRestart, ADecisionThatNobodyKnowsIsMadeAgain) {
   EXPECT_EQ(again->skipped, 1u);
 }
 
-// An update, an epoch or a checkpoint stores how many steps are decided, while links are
-// cut: the last decision is in queues that end with the coordinator.
+// An update, an epoch or a checkpoint stores the number of decided steps while links are
+// cut. The last decision is then in queues that are lost with the coordinator.
 TEST_F(CoordinatorRestart, ADecisionThatWasStoredReachesThoseWhoMissedIt) {
   for (const bool one_knows : {true, false}) {
     BeginWith(Clipped());
@@ -258,7 +258,7 @@ TEST_F(CoordinatorRestart, ADecisionThatWasStoredReachesThoseWhoMissedIt) {
     EXPECT_EQ(again->decision.gradient_scale, decided->decision.gradient_scale);
     EXPECT_EQ(again->decision.loss_scale, decided->decision.loss_scale);
     EXPECT_EQ(again->scaler.growth_tracker, decided->scaler.growth_tracker);
-    // The next step is decided once all have reported it.
+    // The next step is decided once all servers have reported it.
     Say(10, BlockFigures{id, 0, 1, {kInfinity}});
     Say(20, BlockFigures{id, 1, 1, {1.0}});
     EXPECT_EQ(Last<StepDecision>(10)->step, 1u);
@@ -294,7 +294,7 @@ TEST_F(CoordinatorRestart, AnUpdateThatWasPromisedIsKept) {
   ASSERT_TRUE(commit && commit->training);
   EXPECT_GT(commit->epoch, epoch_);
   EXPECT_EQ(commit->training->optimizer.options.at("lr"), 0.125);
-  // It has come, and does not come again.
+  // The stand-in has come already, and must not come again.
   epoch_ = commit->epoch;
   Restart();
   ServersReturn();
@@ -325,7 +325,8 @@ TEST_F(CoordinatorRestart, ABarrierThatNobodyKnowsToBeOverIsReleasedAgain) {
   WorkerReturns(0, {.barrier = 4});
   EXPECT_EQ(Last<BarrierReleased>(101)->barrier, 2u);
   EXPECT_EQ(Last<BarrierReleased>(100)->barrier, 4u);
-  // What it said with its hello may come once more, and is no other barrier.
+  // The worker may report the barrier of its hello once more. That is not another
+  // barrier.
   Say(100, BarrierEntered{4});
   Say(101, BarrierEntered{3});
   EXPECT_EQ(Last<BarrierReleased>(101)->barrier, 2u);
@@ -333,7 +334,7 @@ TEST_F(CoordinatorRestart, ABarrierThatNobodyKnowsToBeOverIsReleasedAgain) {
   EXPECT_EQ(Last<BarrierReleased>(101)->barrier, 3u);
 }
 
-// It would take part in barriers whose number only the old members know.
+// A newcomer would take part in barriers whose number only the old members know.
 TEST_F(CoordinatorRestart, ANewWorkerWaitsUntilTheOldOnesAreBack) {
   Begin();
   Restart();

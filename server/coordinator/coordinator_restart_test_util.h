@@ -1,4 +1,4 @@
-// What the tests of a coordinator that comes back share.
+// The fixture of the tests of a coordinator that is restarted.
 #pragma once
 
 #include <cstdint>
@@ -10,8 +10,8 @@
 
 namespace syncline {
 
-// Servers on connections 1 and 2, ranks 0 and 1 on 10 and 11; after a restart ten times as
-// much.
+// The servers are on connections 1 and 2, ranks 0 and 1 on 10 and 11. After a restart the
+// numbers of the connections are ten times as high.
 class CoordinatorRestart : public CoordinatorTest {
  protected:
   void BeginWith(const JobSpec& job) {

@@ -1,6 +1,5 @@
-// What outlives a coordinator, and how the next one goes on with it.
+// What is stored of the coordinator, and how the next process continues from it.
 #include <algorithm>
-#include <iterator>
 #include <set>
 #include <utility>
 
@@ -16,12 +15,13 @@ namespace syncline {
 namespace {
 
 constexpr int kStateVersion = 1;
-// No job makes so many between two heartbeats, and a checkpoint is ordered for soon.
-constexpr uint64_t kMostStepsAhead = 1'000'000'000;
-constexpr size_t kMaxUnusedNames = 1024;  // of jobs, and of servers
+// More steps than any job makes between two heartbeats. Checkpoints are ordered for the
+// near future.
+constexpr uint64_t kMaxStepsAhead = 1'000'000'000;
+constexpr size_t kMaxUnusedNames = 1024;  // of jobs and of servers, each
 
-// What a job is made of without looking again: a record that cannot be true is not made
-// into one, so that it ends here and not the coordinator.
+// Checks what Job::Restore relies on. A record that cannot be true ends its job here, so
+// that it does not end the coordinator.
 absl::Status CheckRecord(const JobRecord& record, const JobSpec& spec) {
   if (record.name != spec.name) {
     return absl::DataLossError("its record and its declaration have different names");
@@ -33,18 +33,21 @@ absl::Status CheckRecord(const JobRecord& record, const JobSpec& spec) {
   for (const RecordedServer& server : record.servers) {
     if (server.shard_addresses.empty() ||
         !numbers.insert(server.identity.server).second) {
-      return absl::DataLossError("its record has servers without shards, or twice");
+      return absl::DataLossError(
+          "its record has a server without shards, or a server twice");
     }
   }
   for (const MemberRecord& member : record.epoch.members) {
     if (member.rank >= kMaxWorkers) {
-      return absl::DataLossError(absl::StrCat("its record has a rank ", member.rank));
+      return absl::DataLossError(absl::StrCat("its record has rank ", member.rank,
+                                              ", which is above ", kMaxWorkers - 1));
     }
   }
-  // No checkpoint would be made before that step.
-  if (record.last_cut > record.step && record.last_cut - record.step > kMostStepsAhead) {
-    return absl::DataLossError(absl::StrCat("its record has a checkpoint of step ",
-                                            record.last_cut, " at step ", record.step));
+  // Otherwise no checkpoint would be made before that step.
+  if (record.last_cut > record.step && record.last_cut - record.step > kMaxStepsAhead) {
+    return absl::DataLossError(absl::StrCat("its record is of step ", record.step,
+                                            ", but has a checkpoint of step ",
+                                            record.last_cut));
   }
   const std::vector<TrainedTensor> tensors = spec.Trained();
   SYNCLINE_RETURN_IF_ERROR(CheckChange(spec.training, record.training, tensors));
@@ -96,7 +99,8 @@ absl::Status Coordinator::Impl::RestoreNumbers(const std::string& text) {
         Failure::kStateUnusable);
   };
   if (!state.is_object()) return unreadable("cannot be read");
-  if (state.value("version", 0) != kStateVersion)
+  const auto version = state.find("version");
+  if (version == state.end() || *version != kStateVersion)
     return unreadable("is of another version");
   const auto number = [&](const char* key) {
     const auto found = state.find(key);
@@ -138,8 +142,8 @@ absl::Status Coordinator::Impl::Restore(const StoredState& stored,
   return CheckFormerTimeout();
 }
 
-// Members with another failure timeout are refused, and their jobs end. They wait for a
-// coordinator that does not start.
+// Members with another failure timeout are refused, which would end their jobs. They wait
+// while the coordinator does not start.
 absl::Status Coordinator::Impl::CheckFormerTimeout() const {
   const absl::Duration timeout = options_.timeouts.failure_timeout;
   if (jobs_.empty() || former_timeout_.value_or(timeout) == timeout) {
@@ -147,15 +151,16 @@ absl::Status Coordinator::Impl::CheckFormerTimeout() const {
   }
   return WithFailure(
       absl::FailedPreconditionError(absl::StrCat(
-          jobs_.size(), " jobs run with --failure-timeout ",
-          absl::FormatDuration(*former_timeout_), ", and this one has ",
-          absl::FormatDuration(timeout),
-          ", which would end them: start the coordinator with theirs, and with another "
-          "one after their ends; or choose an empty --state-dir to give them up")),
+          jobs_.size(), jobs_.size() == 1 ? " job runs" : " jobs run",
+          " with --failure-timeout ", absl::FormatDuration(*former_timeout_),
+          ", but this coordinator was started with ", absl::FormatDuration(timeout),
+          ", which would end them: start it with the former value until they have ended, "
+          "or choose an "
+          "empty --state-dir to give them up")),
       Failure::kUsage);
 }
 
-// A job that cannot be read ends; the others go on.
+// Restores the jobs. A job that cannot be read ends, and the others continue.
 void Coordinator::Impl::RestoreJobs(const StoredState& stored,
                                     const DeclarationReader& reader) {
   for (const auto& [key, value] : stored.records) {
@@ -187,10 +192,10 @@ void Coordinator::Impl::RestoreJobs(const StoredState& stored,
       absent_[server.identity.server] = {server.identity.incarnation, server.name};
     }
     counters_.epochs.AtLeast(record->name, record->epoch.epoch);
-    first_outputs_.push_back(LogReason{
+    first_outbox_.Log(
         absl::StrCat("job '", record->name, "' runs in epoch ", record->epoch.epoch,
                      "; waiting for ", record->servers.size(), " servers and ",
-                     record->epoch.members.size(), " workers to come back")});
+                     record->epoch.members.size(), " workers to come back"));
     jobs_[record->name] = *std::move(job);
   }
 }
@@ -213,33 +218,33 @@ absl::StatusOr<std::unique_ptr<Job>> Coordinator::Impl::RestoreJob(
   SYNCLINE_ASSIGN_OR_RETURN(JobPlacement placement, PlaceJob(job->spec, shards));
   if (SumOf(placement) != record.placement_sum) {
     return absl::FailedPreconditionError(
-        "this version of Syncline places its blocks elsewhere than the one that began "
-        "it");
+        "this version of Syncline places blocks on other shards than the version that "
+        "began the job");
   }
   return Job::Restore(record, std::move(job),
                       std::make_shared<const JobPlacement>(std::move(placement)),
-                      JobContext{options_, counters_});
+                      JobContext{options_, counters_, outbox_});
 }
 
 void Coordinator::Impl::Forget(const std::string& record, const std::string& why) {
-  first_outputs_.push_back(StoreRecord{record, nullptr});
+  first_outbox_.Store(record, nullptr);
   if (why.empty()) return;
-  first_outputs_.push_back(LogReason{
-      absl::StrCat("the job of record ", record, " cannot go on, and ends: ", why),
-      LogReason::Level::kError});
+  first_outbox_.Log(
+      absl::StrCat("the job of record ", record, " cannot continue and ends: ", why),
+      LogReason::Level::kError);
 }
 
 void Coordinator::Impl::OnStart() {
   started_at_ = now_;
-  outputs_.push_back(PersistState{});
-  outputs_.push_back(CoordinatorEvent{
+  outbox_.Persist();
+  outbox_.Add(CoordinatorEvent{
       .kind = EventKind::kCoordinator,
       .what = term_ == 1
-                  ? "the coordinator began"
-                  : absl::StrCat("the coordinator was started anew, life ", term_, "; ",
+                  ? "the coordinator was started"
+                  : absl::StrCat("the coordinator was restarted, life ", term_, "; ",
                                  jobs_.size(),
                                  jobs_.size() == 1 ? " job goes on" : " jobs go on")});
-  std::ranges::move(std::exchange(first_outputs_, {}), std::back_inserter(outputs_));
+  outbox_.AddAll(first_outbox_.Take());
 }
 
 // ---- Members that come back ----
@@ -251,7 +256,7 @@ bool Coordinator::Impl::IsAbsent(const ServerHello& hello) const {
          absent->second.incarnation == hello.identity->incarnation;
 }
 
-// It was started anew while the coordinator was away.
+// Loses the server of this name that was restarted while the coordinator was away.
 void Coordinator::Impl::LoseAbsent(const std::string& name) {
   const auto absent = std::ranges::find_if(
       absent_, [&](const auto& entry) { return entry.second.name == name; });
@@ -259,9 +264,9 @@ void Coordinator::Impl::LoseAbsent(const std::string& name) {
   const uint32_t number = absent->first;
   absent_.erase(absent);
   SayOfServers(absl::StrCat("server ", number, " (", name,
-                            ") was started anew while the coordinator was away"),
+                            ") was restarted while the coordinator was away"),
                LogReason::Level::kWarning);
-  for (const auto& [job_name, job] : jobs_) job->OnServerLost({number}, outputs_);
+  for (const auto& [job_name, job] : jobs_) job->OnServerLost({number});
 }
 
 void Coordinator::Impl::ForgetAbsent() {
@@ -278,14 +283,14 @@ void Coordinator::Impl::OnServerBack(const Server& server, const ServerHello& he
     held.insert(one.job);
     Job* job = is_back ? FindJob(one.job) : nullptr;
     if (job == nullptr) {
-      outputs_.push_back(ToMember{server.connection,
-                                  DropJob{one.job, "the coordinator knows it no more"}});
+      outbox_.Send(server.connection,
+                   DropJob{one.job, "the coordinator no longer has this job"});
     } else {
-      job->OnServerBack(server.number, server.connection, one, outputs_);
+      job->OnServerBack(server.number, server.connection, one);
     }
   }
   for (const auto& [name, job] : jobs_) {
-    if (!held.contains(job->id())) job->OnServerLost({server.number}, outputs_);
+    if (!held.contains(job->id())) job->OnServerLost({server.number});
   }
 }
 
@@ -295,10 +300,10 @@ void Coordinator::Impl::Return(ConnectionId connection, const WorkerHello& hello
     return Refuse(
         connection,
         WithFailure(absl::UnavailableError(absl::StrCat(
-                        "job '", hello.job, "' does not run any more; start it again")),
+                        "job '", hello.job, "' is no longer running; start it again")),
                     Failure::kRetryable));
   }
-  const absl::Status is_back = known->second->Return(connection, hello, now_, outputs_);
+  const absl::Status is_back = known->second->Return(connection, hello, now_);
   if (!is_back.ok()) return Refuse(connection, is_back);
   speakers_[connection] = {
       .kind = Speaker::kWorker, .job = known->second->id(), .rank = hello.rank};

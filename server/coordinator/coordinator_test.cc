@@ -1,4 +1,5 @@
-// The coordinator with hand-made members and times: who is told what, and when.
+// Tests of the coordinator with members and times set by hand: who is told what, and
+// when.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -28,15 +29,15 @@ TEST_F(CoordinatorTest, SaysWhoIsMissingUntilAllAreThere) {
   ASSERT_TRUE(Last<WorkerWelcome>(11).has_value());
 }
 
-// `syncline run --servers 0`: they would wait forever.
+// After `syncline run --servers 0` the workers would wait forever.
 TEST_F(CoordinatorTest, WithoutServersWhoWantsSomeIsRefused) {
   coordinator_ = std::make_unique<Coordinator>(
       CoordinatorOptions{Timeouts::Derive(kFailureTimeout), 0});
   Hello(10, 0, 1);
   EXPECT_EQ(FailureOf(closed_[10]), Failure::kJobRefused);
   EXPECT_THAT(std::string(closed_[10].message()),
-              AllOf(HasSubstr("job 'job' wants servers"), HasSubstr("--servers 1")));
-  AttachServer(1);  // somebody has started one after all
+              AllOf(HasSubstr("job 'job' needs servers"), HasSubstr("--servers 1")));
+  AttachServer(1);  // a server is started after all
   Hello(11, 0, 1);
   EXPECT_TRUE(Last<WorkerWelcome>(11).has_value());
 }
@@ -127,7 +128,7 @@ TEST_F(CoordinatorTest, WaitsForServersToo) {
   Hello(10, 0, 1);
   EXPECT_THAT(Last<Waiting>(10)->reason,
               AllOf(HasSubstr("waiting for server 1 of 1"),
-                    HasSubstr("syncline serve --role server starts one")));
+                    HasSubstr("'syncline serve --role server' starts one")));
   AttachServer(1);
   EXPECT_TRUE(Last<WorkerWelcome>(10).has_value());
 }
@@ -194,7 +195,7 @@ TEST_F(CoordinatorTest, BrokenConnectionIsADeathAfterAQuarterOfTheFailureTimeout
   EXPECT_EQ(Last<CommitEpoch>(1)->members.size(), 2u);
   PassTimeBeating(absl::Seconds(2), {1, 10});
   EXPECT_EQ(Last<CommitEpoch>(1)->members.size(), 1u);
-  EXPECT_THAT(std::string(closed_[11].message()), HasSubstr("did not come back"));
+  EXPECT_THAT(std::string(closed_[11].message()), HasSubstr("was not restored"));
 }
 
 TEST_F(CoordinatorTest, TakenRankOtherRunAndOtherTensorsAreRefused) {
@@ -206,7 +207,8 @@ TEST_F(CoordinatorTest, TakenRankOtherRunAndOtherTensorsAreRefused) {
   JobSpec other = TwoTensors(2);
   other.tensors[1].shape = {4, 3};
   SayHello(14, other, {.rank = 5, .run_id = "run", .name = "x"});
-  EXPECT_THAT(std::string(closed_[14].message()), HasSubstr("tensor 'b' is [3, 4]"));
+  EXPECT_THAT(std::string(closed_[14].message()),
+              HasSubstr("tensor 'b' has shape [3, 4]"));
   EXPECT_FALSE(closed_.contains(11)) << "nobody else is disturbed";
 }
 
@@ -228,7 +230,8 @@ TEST_F(CoordinatorTest, InvalidJobsAreRefusedAndLeaveNothing) {
   bad.settings.push_codec = "onebit:min_elements=0,vectors=1";
   bad.training.optimizer = {.name = "sophia"};
   SayHello(13, bad, {.name = "x"});
-  EXPECT_THAT(std::string(closed_[13].message()), HasSubstr("takes Hessian estimates"));
+  EXPECT_THAT(std::string(closed_[13].message()),
+              HasSubstr("needs whole Hessian estimates"));
   bad.settings.push_codec = "blocks@nothing*;bf16";
   SayHello(14, bad, {.name = "x"});
   EXPECT_THAT(std::string(closed_[14].message()), HasSubstr("nothing*"));
@@ -254,7 +257,7 @@ TEST_F(CoordinatorTest, LostServerFailsItsJobs) {
   PassTimeBeating(absl::Seconds(3), {10, 11});
   EXPECT_EQ(FailureOf(closed_[10]), Failure::kRetryable);
   EXPECT_THAT(Last<JobFailed>(11)->reason, HasSubstr("server 0 (server1) is lost"));
-  EXPECT_EQ(coordinator_->View(now_).jobs[0].phase, "failed");
+  EXPECT_EQ(coordinator_->View(now_).jobs[0].phase, JobPhase::kFailed);
 }
 
 TEST_F(CoordinatorTest, BarrierOpensWhenAllMembersAreInOrGone) {
@@ -310,7 +313,7 @@ TEST_F(CoordinatorTest, LossScaleAndSkipsFollowTheFiguresOfAllBlocks) {
   Say(1, BlockFigures{id, 1, 0, {1.0}});
   EXPECT_TRUE(Last<StepDecision>(1)->decision.skip);
   EXPECT_EQ(Last<StepDecision>(1)->decision.loss_scale, 32768);
-  // Contributions carry the scale: a norm of 2 comes as 2 * 32768.
+  // Contributions are scaled: a norm of 2 arrives as 2 * 32768.
   const double scaled = 2.0 * 32768;
   Say(1, BlockFigures{id, 0, 1, {scaled * scaled}});
   Say(1, BlockFigures{id, 1, 1, {0.0}});
@@ -349,7 +352,7 @@ TEST_F(CoordinatorTest, BadNewOptionsAreRefusedAndTheOldOnesStay) {
   const double nan = std::numeric_limits<double>::quiet_NaN();
   for (const OptionValues& bad :
        {OptionValues{{"lr", nan}}, OptionValues{{"lr", -1}}, OptionValues{{"lrr", 1}},
-        OptionValues{{"momentum", 0.9}}}) {  // it needs another state
+        OptionValues{{"momentum", 0.9}}}) {  // momentum needs another optimizer state
     EXPECT_EQ(Call(UpdateJob{.job = "job", .optimizer = bad}).status.code(),
               absl::StatusCode::kInvalidArgument)
         << bad.begin()->first;

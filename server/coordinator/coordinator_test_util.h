@@ -1,4 +1,4 @@
-// What the tests of the coordinator share: hand-made members and times.
+// The fixture of the coordinator's tests: members and times are set by hand.
 #pragma once
 
 #include <gmock/gmock.h>
@@ -30,7 +30,8 @@ inline JobSpec TwoTensors(uint32_t workers) {
   return job;
 }
 
-// Keeps what each connection was told; servers answer by themselves.
+// Keeps what each connection was told. Servers answer by themselves while servers_answer_
+// is set.
 class CoordinatorTest : public ::testing::Test {
  protected:
   static std::unique_ptr<Coordinator> NewCoordinator() {
@@ -75,7 +76,7 @@ class CoordinatorTest : public ::testing::Test {
     }
   }
 
-  // What was said of that kind, in its order.
+  // Returns the texts of the events of that kind, in their order.
   std::vector<std::string> Said(EventKind kind) const {
     std::vector<std::string> said;
     for (const CoordinatorEvent& event : events_) {
@@ -84,7 +85,7 @@ class CoordinatorTest : public ::testing::Test {
     return said;
   }
 
-  // Of the log.
+  // Returns the log lines of that level, in their order.
   std::vector<std::string> Logged(LogReason::Level level) const {
     std::vector<std::string> logged;
     for (const LogReason& reason : log_) {
@@ -108,7 +109,10 @@ class CoordinatorTest : public ::testing::Test {
   }
 
   void AttachServer(ConnectionId connection) {
-    Say(connection, ServerHello{absl::StrCat("server", connection), {"address"}, "sysv"});
+    Say(connection, ServerHello{.name = absl::StrCat("server", connection),
+                                .shard_addresses = {"address"},
+                                .lanes = "sysv",
+                                .feeds_two_backups = feeds_two_backups_});
   }
 
   void SayHello(ConnectionId connection, const JobSpec& job, const WorkerHello& hello) {
@@ -123,7 +127,7 @@ class CoordinatorTest : public ::testing::Test {
               .session_key = 1000 + connection});
   }
 
-  // UpdateJob, DrainServer and the like.
+  // Makes a call (UpdateJob, DrainServer, ...) and returns its answer.
   CallAnswer Call(const CoordinatorInput& asked) {
     const CoordinatorOutputs outputs = coordinator_->Apply(asked, now_);
     CallAnswer answer{absl::InternalError("no answer")};
@@ -144,7 +148,7 @@ class CoordinatorTest : public ::testing::Test {
     return std::nullopt;
   }
 
-  // A running job: server on connection 1, ranks 0 and 1 on 10 and 11.
+  // Begins a job: its server is on connection 1, ranks 0 and 1 are on 10 and 11.
   void Begin() {
     AttachServer(1);
     Hello(10, 0);
@@ -155,6 +159,7 @@ class CoordinatorTest : public ::testing::Test {
   std::unique_ptr<Coordinator> coordinator_ = NewCoordinator();
   absl::Duration now_ = absl::Seconds(100);
   bool servers_answer_ = true;
+  bool feeds_two_backups_ = true;  // servers that attach
   std::map<ConnectionId, uint64_t> next_step_;
   std::map<ConnectionId, Heartbeat> beats_;
   std::map<ConnectionId, std::vector<CoordinatorBody>> told_;

@@ -10,15 +10,15 @@ namespace syncline {
 namespace {
 
 constexpr size_t kMaxOpen = 8;
-// What comes late is of one of so many.
+// Reports that come late concern one of these last cuts.
 constexpr size_t kMaxEnded = 64;
 
 }  // namespace
 
 absl::Status GivenUpByRestart() {
   return absl::UnavailableError(
-      "given up when the coordinator was started anew in the middle of it; later ones "
-      "are not concerned");
+      "it was given up because the coordinator was restarted while it was being written; "
+      "later checkpoints are not affected");
 }
 
 void Cuts::Begin(uint64_t step, std::set<uint32_t> servers) {
@@ -32,7 +32,7 @@ void Cuts::Begin(uint64_t step, std::set<uint32_t> servers) {
 
 std::optional<uint64_t> Cuts::OneTooMany(uint64_t step) const {
   if (open_.size() <= kMaxOpen) return std::nullopt;
-  // The keeper answers for certain.
+  // A cut that all servers have written is left alone: its outcome always arrives.
   const auto oldest = std::ranges::find_if(open_, [step](const auto& cut) {
     return cut.first != step && !cut.second.unwritten.empty();
   });
@@ -102,11 +102,12 @@ const Cut* Cuts::Add(uint32_t server, const CheckpointWritten& written) {
   if (!cut.scaling && written.step < first_known_) {
     cut.status.Update(GivenUpByRestart());
   } else if (!cut.scaling && decisions_.decided() > written.step) {
-    cut.status.Update(absl::UnavailableError(absl::StrCat(
-        "servers took so long that the loss scale of its step is gone, at step ",
-        decisions_.decided(), "; save less often, or to a faster disk")));
+    cut.status.Update(absl::UnavailableError(
+        absl::StrCat("servers took until step ", decisions_.decided(),
+                     " to write it, and its loss scale is no longer known; save less "
+                     "often, or to a faster disk")));
   }
-  // Without decisions it never changes.
+  // Without decisions the loss scale never changes.
   if (!cut.scaling) cut.scaling = decisions_.scaling();
   return &cut;
 }
@@ -134,7 +135,7 @@ void Cuts::Finish(const CheckpointName& name, absl::Duration now) {
 void Cuts::Fail(const CheckpointName& name, const absl::Status& status) {
   ++saved_.failed;
   saved_.error = absl::StrCat(name.ToString(), ": ", std::string(status.message()));
-  Take(name.step);  // `status` may be its own
+  Take(name.step);  // last, since `status` may be the cut's own
 }
 
 CheckpointView Cuts::View(absl::Duration now) const {

@@ -1,7 +1,10 @@
-// The checkpoints that a job's servers are writing: for whom each waits, the loss scale
-// that belongs to it, and what came of the last ones. A job has at most one at a step.
+// The checkpoints ("cuts") that the servers of a job are writing. For each, Cuts knows
+// which servers have not written it yet and the loss scale of its step. It also keeps the
+// results of the last ones. A job has at most one cut at each step.
 //
-// When one begins and what is said of its end is the job's (job_checkpoints.cc).
+// The job decides when a cut begins, and reports how it ended (job_checkpoints.cc).
+//
+// Thread safety: none.
 #pragma once
 
 #include <algorithm>
@@ -22,75 +25,85 @@
 
 namespace syncline {
 
-// Of a cut that was under way when the coordinator was started anew.
+// Returns the error of a cut that was under way when the coordinator was restarted.
 absl::Status GivenUpByRestart();
 
 struct Cut {
-  std::set<uint32_t> unwritten = {};  // servers; none: it is with the keeper
-  absl::Status status = {};           // the first error of a server, or ours
+  // Servers that have not written it yet. Empty: the checkpoint keeper has it.
+  std::set<uint32_t> unwritten = {};
+  // The first error of a server or of the coordinator.
+  absl::Status status = {};
   std::vector<CheckpointFile> files = {};
-  TrainingSettings training = {};            // that hold at its step
-  absl::Duration took = {};                  // the slowest server
-  std::optional<ScalingState> scaling = {};  // at its step, once that is decided
-  std::optional<absl::Duration> since = {};  // the first look that saw it
+  TrainingSettings training = {};            // in force at its step
+  absl::Duration took = {};                  // by the slowest server
+  std::optional<ScalingState> scaling = {};  // at its step, once decided
+  std::optional<absl::Duration> since = {};  // time of the first Late() that saw it
 };
 
 class Cuts {
  public:
-  // So long may servers take for one.
+  // Time that servers have to write a cut.
   static constexpr absl::Duration kLimit = absl::Minutes(30);
 
-  // `decisions` are the job's, and outlive this.
+  // `decisions` are those of the job, and must outlive this object.
   explicit Cuts(const DecisionMaker& decisions) : decisions_(decisions) {}
 
   bool empty() const { return open_.empty(); }
   bool contains(uint64_t step) const { return open_.contains(step); }
-  // It was written or failed, lately.
+  // Whether it was written, or failed, recently.
   bool HasEnded(uint64_t step) const { return ended_.contains(step); }
-  // Servers may have written it, and said so to a coordinator that is gone.
+  // Whether a previous coordinator may have begun it, and received the answers of
+  // servers.
   bool IsLost(uint64_t step) const { return step <= lost_; }
-  // The last that was begun, under this coordinator or one before it.
+  // Step of the last cut that this coordinator or a previous one has begun.
   uint64_t last() const { return std::max(last_, lost_); }
 
-  // REQUIRES: none is open at that step.
+  // REQUIRES: !contains(step).
   void Begin(uint64_t step, std::set<uint32_t> servers);
-  // The oldest when there are too many, but not that of `step`: one that some server never
-  // answers must not stand in the way of all later ones.
+  // Returns the oldest cut if too many are open, but not the one at `step`. A cut that
+  // some server never answers must not block all later ones.
   std::optional<uint64_t> OneTooMany(uint64_t step) const;
-  // Those that servers have had too long for, with one such server.
+  // Returns the cuts that are open for longer than kLimit, each with a server that has
+  // not written it.
   std::map<uint64_t, uint32_t> Late(absl::Duration now);
-  // Those that this server has still to write.
+  // Returns the steps of the cuts that this server has not written yet.
   std::vector<uint64_t> AwaitedOf(uint32_t server) const;
-  // The first one that IsLost, while servers still say what they had written.
+  // Returns the first open cut if it IsLost; the job gives these up.
   std::optional<uint64_t> FirstLost() const;
-  // Those of later steps wait in vain. The steps of the others.
+  // Drops the cuts after `step`, which no server will write. Returns the steps of the
+  // others.
   std::vector<uint64_t> KeepUpTo(uint64_t step);
   void Clear() { open_.clear(); }
 
-  // A step has been decided; `is_scheduled`: servers will write it without an order.
+  // Notes that a step was decided. `is_scheduled`: servers write a cut there without an
+  // order, so its loss scale must be kept.
   void NoteDecided(bool is_scheduled);
-  // One that failed is written again, at the end of the job.
+  // Allows a new cut at a step where one has failed: the last step of a job.
   void TryAgain(uint64_t step) { ended_.erase(step); }
-  // Nothing is decided any more. REQUIRES: contains(step).
+  // Uses the present loss scale, because no more steps are decided. REQUIRES:
+  // contains(step).
   void UseLatestScaling(uint64_t step) { open_.at(step).scaling = decisions_.scaling(); }
 
-  // The cut once all servers have written it, or could not. REQUIRES: contains(step).
+  // Returns the cut if this was the last answer for it, otherwise null. REQUIRES:
+  // contains(written.step).
   const Cut* Add(uint32_t server, const CheckpointWritten& written);
-  // It is complete, or is not to be had: a Cut* of it is no more. REQUIRES:
+  // Remove the cut, and note its result. Pointers to it become invalid. REQUIRES:
   // contains(name.step).
   void Finish(const CheckpointName& name, absl::Duration now);
   void Fail(const CheckpointName& name, const absl::Status& status);
 
-  // What came of them. The job knows more of `is_under_way`.
+  // The results. `is_under_way` is only a part of it: the job adds what it knows.
   CheckpointView View(absl::Duration now) const;
   const CheckpointView& saved() const { return saved_; }
   void set_resumed_from(std::string name) { saved_.resumed_from = std::move(name); }
 
-  // After a restart: the last one that a coordinator before this one began, and View() then.
+  // Restores the state after a restart: the last cut that a previous coordinator began,
+  // and its View().
   void Restore(uint64_t last, const CheckpointView& saved);
-  // A server that is back has copied its blocks at that step.
+  // Notes that a returning server has copied its blocks at that step.
   void NoteLost(uint64_t step) { lost_ = std::max(lost_, step); }
-  // What was decided so far was decided elsewhere: earlier loss scales are unknown.
+  // Notes that a previous coordinator has made the decisions so far. Their loss scales
+  // are unknown.
   void NoteResumed() { first_known_ = decisions_.decided(); }
 
  private:
@@ -99,11 +112,11 @@ class Cuts {
 
   const DecisionMaker& decisions_;
   std::map<uint64_t, Cut> open_;  // by step
-  std::set<uint64_t> ended_;      // the last steps that were written, or failed
-  std::map<uint64_t, ScalingState> scalings_;  // at steps that may be cut
-  uint64_t last_ = 0;                          // that was begun here
-  uint64_t lost_ = 0;                          // the highest one that IsLost
-  uint64_t first_known_ = 0;  // step of which the loss scale may be known
+  std::set<uint64_t> ended_;      // of the last cuts that were written or failed
+  std::map<uint64_t, ScalingState> scalings_;  // at steps that may have a cut
+  uint64_t last_ = 0;                          // last step that was begun here
+  uint64_t lost_ = 0;                          // highest step that IsLost
+  uint64_t first_known_ = 0;                   // first step whose loss scale may be known
   CheckpointView saved_;
   absl::Duration saved_at_ = {};
 };

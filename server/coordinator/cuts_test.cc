@@ -15,7 +15,7 @@ using testing::IsNull;
 using testing::NotNull;
 using testing::Pair;
 
-// A job of one trained block: each figure decides a step.
+// A job with one trained block, so that each figure decides a step.
 class CutsTest : public testing::Test {
  protected:
   static TrainingSettings Settings() {
@@ -29,7 +29,8 @@ class CutsTest : public testing::Test {
     return blocks;
   }
 
-  // Up to `steps`, each of which is skipped: their count tells one from another.
+  // Decides the steps up to `steps`. Each is skipped, so that their count tells them
+  // apart.
   void DecideUpTo(uint64_t steps, bool is_scheduled = false) {
     while (decisions_.decided() < steps) {
       ASSERT_TRUE(decisions_.Add(0, decisions_.decided(), {INFINITY}));
@@ -122,7 +123,7 @@ TEST_F(CutsTest, IsNotToBeHadWithoutIt) {
   const Cut* cut = Write(1, 2);
   ASSERT_THAT(cut, NotNull());
   EXPECT_THAT(std::string(cut->status.message()),
-              HasSubstr("the loss scale of its step"));
+              HasSubstr("its loss scale is no longer known"));
 }
 
 TEST_F(CutsTest, WithoutDecisionsTheLossScaleNeverChanges) {
@@ -145,7 +146,7 @@ TEST_F(CutsTest, WhatAnEarlierCoordinatorBeganIsLost) {
   EXPECT_EQ(cuts_.last(), 5u);
   const Cut* cut = Write(1, 5);
   ASSERT_THAT(cut, NotNull());
-  EXPECT_THAT(std::string(cut->status.message()), HasSubstr("started anew"));
+  EXPECT_THAT(std::string(cut->status.message()), HasSubstr("restarted"));
 }
 
 TEST_F(CutsTest, NothingLaterThanTheEndIsWaitedFor) {

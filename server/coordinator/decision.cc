@@ -7,8 +7,8 @@
 namespace syncline {
 namespace {
 
-// Blocks run at most one step apart: more open steps than this are nonsense, and would
-// only fill memory.
+// Blocks are at most one step apart. More open steps than this cannot be genuine, and
+// would only take memory.
 constexpr size_t kMaxOpenSteps = 4;
 
 }  // namespace
@@ -55,7 +55,7 @@ Decision DecisionMaker::Decide(const Figures& figures) {
   if (decision.skip) ++scaling_.skipped;
   const double clip = settings_.clip_global_norm();
   if (finite && clip > 0) {
-    // Contributions carry the loss scale.
+    // The contributions are scaled by the loss scale.
     const double norm = std::sqrt(sums[0]) / scaling_.scaler.scale;
     decision.gradient_scale = static_cast<float>(std::min(1.0, clip / (norm + 1e-6)));
     gradient_norm_ = norm;

@@ -1,6 +1,8 @@
-// Decisions about whole updates, from the figures of all blocks of a job: clipping by
-// global norm, skipping updates whose gradient is not finite, the loss scale of the next
-// step, and the sums that the optimizer asked for.
+// Decisions about the updates of a job, from the statistics of all of its blocks:
+// clipping by global norm, skipping updates with non-finite gradients, the loss scale of
+// the next step, and the sums that the optimizer needs.
+//
+// Thread safety: none.
 #pragma once
 
 #include <cstddef>
@@ -21,16 +23,16 @@ struct Decision {
   std::vector<double> figures = {};
 };
 
-// What scaling the loss has come to.
+// The state of loss scaling after some step.
 struct ScalingState {
   LossScalerState scaler = {};
-  uint64_t skipped = 0;  // updates
+  uint64_t skipped = 0;  // number of updates skipped so far
 };
 
-// Which blocks of a job are trained, and therefore report.
+// The set of blocks that are trained. Only these report statistics.
 class TrainedBlocks {
  public:
-  // Of the next block.
+  // Appends the next block.
   void Add(bool is_trained) {
     trained_.push_back(is_trained);
     count_ += is_trained ? 1 : 0;
@@ -45,29 +47,32 @@ class TrainedBlocks {
   size_t count_ = 0;
 };
 
-// Gathers the figures of each step until all blocks have reported. Sums run in block
-// order, so that the result does not depend on which shard owns what or reports first.
+// Collects the statistics of each step until all trained blocks have reported. Sums are
+// made in block order, so the result does not depend on the placement of blocks or on the
+// order of reports.
 class DecisionMaker {
  public:
-  // Each of `blocks` reports 1 + `figures` numbers.
+  // Each of `blocks` reports 1 + `figures` numbers; the first is the sum of squares of
+  // its gradient.
   DecisionMaker(const TrainingSettings& settings, TrainedBlocks blocks, size_t figures);
 
-  // The decision when this was the last block of its step. Repetitions, decided steps,
-  // unknown blocks and figures of another number change nothing.
+  // Returns the decision if this was the last block of its step. Ignores repeated
+  // reports, decided steps, unknown blocks, and reports of the wrong length.
   std::optional<Decision> Add(uint32_t block, uint64_t step,
                               const std::vector<double>& figures);
 
-  // What these blocks have reported is lost: they report again.
+  // Forgets the reports of these blocks in all open steps: the blocks will report again.
   void Forget(const std::set<uint32_t>& blocks);
 
-  // All steps below it are decided.
+  // All steps below this one are decided.
   uint64_t decided() const { return decided_; }
-  // Of the next step.
+  // State for the next step.
   const ScalingState& scaling() const { return scaling_; }
-  // Of the last step that was decided here and finite, before clipping by it. Nothing in
-  // jobs that do not clip by the global norm.
+  // Norm over the whole gradient, before clipping, of the last finite step that was
+  // decided here. Empty: none yet, or the job does not clip by global norm.
   std::optional<double> gradient_norm() const { return gradient_norm_; }
-  // Goes on where another one was, at step `decided`. Before the first Add.
+  // Continues at step `decided` with the state of a previous coordinator. REQUIRES: no
+  // Add before.
   void Resume(uint64_t decided, const ScalingState& scaling) {
     decided_ = decided;
     if (settings_.ScalesLoss()) scaling_.scaler = scaling.scaler;

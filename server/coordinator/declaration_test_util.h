@@ -1,5 +1,5 @@
 // Declarations without a wire format, for tests: hellos that announce them, members that
-// send them when asked, and a shell that carries out at once what a coordinator orders.
+// send them when asked, and a shell that carries out a coordinator's orders at once.
 //
 //   DeclaredSpecs specs;
 //   outputs = specs.Apply(coordinator, FromMember{7, specs.Hello(job)}, now);
@@ -20,7 +20,7 @@ namespace syncline {
 
 class DeclaredSpecs {
  public:
-  // A hello of a worker that means this job.
+  // Returns the hello of a worker of this job.
   WorkerHello Hello(const JobSpec& spec, WorkerHello hello = {}) {
     const std::string bytes = BytesOf(spec);
     hello.job = spec.name;
@@ -44,8 +44,8 @@ class DeclaredSpecs {
             }};
   }
 
-  // What a coordinator says to `input` when its orders are carried out at once, and
-  // members send at once what they are asked for.
+  // Returns the outputs of `input` and of all that follows from it: orders are carried
+  // out at once, and members send at once what they are asked for.
   CoordinatorOutputs Apply(Coordinator& coordinator, const CoordinatorInput& input,
                            absl::Duration now) const {
     CoordinatorOutputs all;

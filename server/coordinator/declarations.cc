@@ -17,23 +17,24 @@ namespace {
 
 constexpr absl::Duration kSayWaitingEvery = absl::Seconds(1);
 
-constexpr size_t kMostWhyBytes = 500;
+constexpr size_t kMaxWhyBytes = 500;
 
-// The job does not know it, and may not even be there: an event of the cluster.
-void SayItGaveUp(const WorkerHello& hello, const Leave& leave,
-                 CoordinatorOutputs& outputs) {
+// Emits an event of the cluster, not of the job, which does not know the worker and may
+// not exist.
+void SayItGaveUp(const WorkerHello& hello, const Leave& leave, Outbox& outbox) {
   if (leave.why.empty()) return;
   const std::string what =
       absl::StrCat("worker ", hello.rank, " (", hello.name,
-                   ") gave up before it was a member of job '", hello.job,
-                   "': ", Printable(leave.why, kMostWhyBytes));
-  outputs.push_back(LogReason{what, LogReason::Level::kWarning});
-  outputs.push_back(CoordinatorEvent{.kind = EventKind::kLeave, .what = what});
+                   ") gave up before it became a member of job '", hello.job,
+                   "': ", Printable(leave.why, kMaxWhyBytes));
+  outbox.Log(what, LogReason::Level::kWarning);
+  outbox.Add(CoordinatorEvent{.kind = EventKind::kLeave, .what = what});
 }
 
 absl::Status Misannounced(const std::string& announced, const std::string& declared) {
-  return absl::InvalidArgumentError(absl::StrCat("the hello means job '", announced,
-                                                 "', but declares job '", declared, "'"));
+  return absl::InvalidArgumentError(absl::StrCat("the worker asked to join job '",
+                                                 announced, "', but declared job '",
+                                                 declared, "'"));
 }
 
 }  // namespace
@@ -41,21 +42,23 @@ absl::Status Misannounced(const std::string& announced, const std::string& decla
 // ---- Newcomers ----
 
 absl::Status Declarations::Add(ConnectionId connection, const WorkerHello& hello,
-                               absl::Duration now, CoordinatorOutputs& outputs) {
+                               absl::Duration now) {
   if (hello.digest.size() != kDigestBytes) {
     return absl::InvalidArgumentError(
-        absl::StrCat("a hello announces a job by a digest of ", hello.digest.size(),
-                     " bytes; a SHA-256 has ", kDigestBytes));
+        absl::StrCat("the worker announced a job by a digest of ", hello.digest.size(),
+                     " bytes, but a SHA-256 digest has ", kDigestBytes));
   }
   if (hello.job_bytes == 0 || hello.job_bytes > kMaxDeclarationBytes) {
     return absl::InvalidArgumentError(
         absl::StrCat("the declaration of job '", hello.job, "' has ", hello.job_bytes,
                      " bytes, allowed are 1 to ", kMaxDeclarationBytes,
-                     ": a job has about a million tensors at most"));
+                     ": a job may have about a million tensors"));
   }
   if (newcomers_.size() >= limits_.newcomers) {
-    return WithFailure(absl::ResourceExhaustedError(absl::StrCat(
-                           newcomers_.size(), " workers wait for their jobs; try again")),
+    return WithFailure(absl::ResourceExhaustedError(
+                           absl::StrCat(newcomers_.size(),
+                                        " workers are waiting for their jobs already, "
+                                        "which is the limit; try again")),
                        Failure::kRetryable);
   }
   Entry& entry = entries_[hello.digest];
@@ -64,7 +67,7 @@ absl::Status Declarations::Add(ConnectionId connection, const WorkerHello& hello
   }
   newcomers_[connection] = {.hello = hello, .heard_at = now, .said_at = now};
   entry.newcomers.insert(connection);
-  Ask(hello.digest, entry, now, outputs);
+  Ask(hello.digest, entry, now);
   return absl::OkStatus();
 }
 
@@ -77,21 +80,19 @@ Declarations::Newcomer Declarations::Take(ConnectionId connection) {
   return newcomer;
 }
 
-void Declarations::Refuse(ConnectionId connection, const absl::Status& status,
-                          CoordinatorOutputs& outputs) {
+void Declarations::Refuse(ConnectionId connection, const absl::Status& status) {
   Take(connection);
-  RefuseMember(connection, status, outputs);
+  RefuseMember(connection, status, outbox_);
 }
 
-void Declarations::RefuseAll(const std::string& digest, const absl::Status& status,
-                             CoordinatorOutputs& outputs) {
+void Declarations::RefuseAll(const std::string& digest, const absl::Status& status) {
   for (const ConnectionId connection : NewcomersOf(digest)) {
-    Refuse(connection, status, outputs);
+    Refuse(connection, status);
   }
 }
 
 void Declarations::OnNewcomer(ConnectionId connection, const MemberBody& body,
-                              absl::Duration now, CoordinatorOutputs& outputs) {
+                              absl::Duration now) {
   Newcomer& newcomer = newcomers_.at(connection);
   if (std::holds_alternative<Disconnected>(body)) {
     newcomer.disconnected_at = now;
@@ -100,12 +101,12 @@ void Declarations::OnNewcomer(ConnectionId connection, const MemberBody& body,
   newcomer.heard_at = now;
   if (std::holds_alternative<Returned>(body)) newcomer.disconnected_at.reset();
   if (const auto* leave = std::get_if<Leave>(&body)) {
-    SayItGaveUp(newcomer.hello, *leave, outputs);
+    SayItGaveUp(newcomer.hello, *leave, outbox_);
     Take(connection);
-    outputs.push_back(CloseMember{connection, absl::OkStatus()});
+    outbox_.Close(connection, absl::OkStatus());
   }
   if (const auto* declaration = std::get_if<JobDeclaration>(&body)) {
-    Deliver(connection, *declaration, outputs);
+    Deliver(connection, *declaration);
   }
 }
 
@@ -115,12 +116,11 @@ std::vector<ConnectionId> Declarations::NewcomersOf(const std::string& digest) c
   return {entry->second.newcomers.begin(), entry->second.newcomers.end()};
 }
 
-void Declarations::Waits(ConnectionId connection, const std::string& reason,
-                         CoordinatorOutputs& outputs) {
+void Declarations::Waits(ConnectionId connection, const std::string& reason) {
   std::string& known = newcomers_.at(connection).waits_for;
   if (known == reason) return;
   known = reason;
-  if (!known.empty()) outputs.push_back(ToMember{connection, Waiting{known}});
+  if (!known.empty()) outbox_.Send(connection, Waiting{known});
 }
 
 std::vector<ConnectionId> Declarations::WhoWaits() const {
@@ -143,10 +143,9 @@ void Declarations::StopAsking(Entry& entry) {
   entry.asked_bytes = 0;
 }
 
-// Asks the first who has not been asked, unless the last one asked may still take its
-// time, or there is too much under way.
-void Declarations::Ask(const std::string& digest, Entry& entry, absl::Duration now,
-                       CoordinatorOutputs& outputs) {
+// Asks the first newcomer that has not been asked, unless the last one that was asked has
+// time left, or too many bytes are under way.
+void Declarations::Ask(const std::string& digest, Entry& entry, absl::Duration now) {
   if (entry.job != nullptr || entry.is_being_read) return;
   if (entry.asked_bytes > 0) {
     if (now - entry.asked_at < timeouts_.reconnect_grace) return;
@@ -161,82 +160,77 @@ void Declarations::Ask(const std::string& digest, Entry& entry, absl::Duration n
     entry.asked_bytes = bytes;
     entry.asked_at = now;
     newcomer.asked_at = now;
-    outputs.push_back(ToMember{connection, DescribeJob{digest}});
+    outbox_.Send(connection, DescribeJob{digest});
     return;
   }
 }
 
-void Declarations::AskWhereNeeded(absl::Duration now, CoordinatorOutputs& outputs) {
-  for (auto& [digest, entry] : entries_) Ask(digest, entry, now, outputs);
+void Declarations::AskWhereNeeded(absl::Duration now) {
+  for (auto& [digest, entry] : entries_) Ask(digest, entry, now);
 }
 
-// A slow one may come after another has delivered, or after it was not waited for any
-// more.
-void Declarations::Deliver(ConnectionId connection, const JobDeclaration& declaration,
-                           CoordinatorOutputs& outputs) {
+// A slow newcomer may deliver after another one has, or after its time was over.
+void Declarations::Deliver(ConnectionId connection, const JobDeclaration& declaration) {
   const Newcomer& newcomer = newcomers_.at(connection);
   const uint64_t bytes = declaration.bytes->size();
   if (!newcomer.asked_at || bytes != newcomer.hello.job_bytes) {
     return Refuse(
         connection,
         absl::InvalidArgumentError(absl::StrCat(
-            "a job of ", bytes, " bytes was sent, but ",
-            newcomer.asked_at ? absl::StrCat(newcomer.hello.job_bytes, " were announced")
-                              : "nothing was asked for")),
-        outputs);
+            "the worker sent a job of ", bytes, " bytes, but ",
+            newcomer.asked_at ? absl::StrCat("had announced ", newcomer.hello.job_bytes)
+                              : "was not asked for one")));
   }
   Entry& entry = entries_.at(newcomer.hello.digest);
   if (entry.job != nullptr || entry.is_being_read) return;
   StopAsking(entry);
   UnderWay(bytes) += bytes;
   entry.is_being_read = true;
-  outputs.push_back(Prepare{ReadDeclaration{
+  outbox_.Add(Prepare{ReadDeclaration{
       .from = connection,
       .announced = {.digest = newcomer.hello.digest, .bytes = declaration.bytes}}});
 }
 
-void Declarations::OnRead(const DeclarationRead& read, absl::Duration now,
-                          CoordinatorOutputs& outputs) {
+void Declarations::OnRead(const DeclarationRead& read, absl::Duration now) {
   UnderWay(read.bytes) -= read.bytes;
   const auto found = entries_.find(read.digest);
   if (found != entries_.end()) {
     Entry& entry = found->second;
     entry.is_being_read = false;
     if (!read.delivery.ok()) {
-      if (newcomers_.contains(read.from)) Refuse(read.from, read.delivery, outputs);
+      if (newcomers_.contains(read.from)) Refuse(read.from, read.delivery);
     } else if (!read.job.ok()) {
-      RefuseAll(read.digest, read.job.status(), outputs);
+      RefuseAll(read.digest, read.job.status());
     } else if (kept_bytes_ + read.bytes > limits_.kept_bytes) {
-      RefuseAll(read.digest,
-                WithFailure(
-                    absl::ResourceExhaustedError(absl::StrCat(
-                        "the declarations of all jobs have ", FormatByteSize(kept_bytes_),
-                        " already; wait for the end of another job")),
-                    Failure::kJobRefused),
-                outputs);
+      RefuseAll(read.digest, WithFailure(absl::ResourceExhaustedError(absl::StrCat(
+                                             "the declarations of all jobs take ",
+                                             FormatByteSize(kept_bytes_),
+                                             " already, which leaves no room for this "
+                                             "one; wait for the end of another job")),
+                                         Failure::kJobRefused));
     } else {
       kept_bytes_ += read.bytes;
       entry.job = *read.job;
       for (const ConnectionId connection : NewcomersOf(read.digest)) {
         const std::string announced = HelloOf(connection).job;
         if (announced == entry.job->spec.name) continue;
-        Refuse(connection, Misannounced(announced, entry.job->spec.name), outputs);
+        Refuse(connection, Misannounced(announced, entry.job->spec.name));
       }
     }
   }
-  AskWhereNeeded(now, outputs);
+  AskWhereNeeded(now);
 }
 
 // ---- What follows from them ----
 
 std::optional<absl::Status> Declarations::SameJob(
     const std::shared_ptr<const DeclaredJob>& ours,
-    const std::shared_ptr<const DeclaredJob>& theirs, CoordinatorOutputs& outputs) {
+    const std::shared_ptr<const DeclaredJob>& theirs) {
   const std::string& digest = ours->declaration.digest;
   if (digest == theirs->declaration.digest) return absl::OkStatus();
   Entry& entry = entries_.at(theirs->declaration.digest);
   const auto [same, is_new] = entry.same.try_emplace(digest);
-  if (is_new) outputs.push_back(Prepare{CompareJobs{.ours = ours, .theirs = theirs}});
+  if (is_new) outbox_.Add(Prepare{CompareJobs{.ours = ours, .theirs = theirs}});
   return same->second;
 }
 
@@ -246,13 +240,12 @@ void Declarations::OnCompared(const JobsCompared& compared) {
 }
 
 absl::StatusOr<std::shared_ptr<const JobPlacement>> Declarations::PlacementOf(
-    const std::shared_ptr<const DeclaredJob>& job, const std::vector<uint32_t>& shards,
-    CoordinatorOutputs& outputs) {
+    const std::shared_ptr<const DeclaredJob>& job, const std::vector<uint32_t>& shards) {
   Entry& entry = entries_.at(job->declaration.digest);
   if (entry.placed_on != shards) {
     entry.placed_on = shards;
     entry.placement = nullptr;
-    outputs.push_back(Prepare{PlaceBlocksOf{.job = job, .shards = shards}});
+    outbox_.Add(Prepare{PlaceBlocksOf{.job = job, .shards = shards}});
   }
   return entry.placement;
 }
@@ -265,15 +258,14 @@ void Declarations::OnPlaced(const JobPlaced& placed) {
 
 // ---- Time ----
 
-void Declarations::Tick(absl::Duration now, const std::set<std::string>& used,
-                        CoordinatorOutputs& outputs) {
-  DropSilent(now, outputs);
-  AskWhereNeeded(now, outputs);
-  SayThatTheyWait(now, outputs);
+void Declarations::Tick(absl::Duration now, const std::set<std::string>& used) {
+  DropSilent(now);
+  AskWhereNeeded(now);
+  SayThatTheyWait(now);
   ForgetUnused(used);
 }
 
-void Declarations::DropSilent(absl::Duration now, CoordinatorOutputs& outputs) {
+void Declarations::DropSilent(absl::Duration now) {
   std::vector<Lease> leases;
   std::vector<ConnectionId> connections;
   std::map<ConnectionId, std::string> dropped;
@@ -287,35 +279,33 @@ void Declarations::DropSilent(absl::Duration now, CoordinatorOutputs& outputs) {
                           entries_.at(newcomer.hello.digest).is_being_read;
     if (!is_known && newcomer.asked_at &&
         now - *newcomer.asked_at >= timeouts_.failure_timeout) {
-      dropped[connection] = absl::StrCat("it was asked what job '", newcomer.hello.job,
-                                         "' is, and did not answer for ",
-                                         absl::FormatDuration(timeouts_.failure_timeout));
+      dropped[connection] =
+          absl::StrCat("it did not send the declaration of job '", newcomer.hello.job,
+                       "' within ", absl::FormatDuration(timeouts_.failure_timeout));
     }
   }
   for (const Drop& drop : ComputeDrops(now, leases, timeouts_)) {
     dropped[connections[drop.rank]] = drop.reason;
   }
   for (const auto& [connection, reason] : dropped) {
-    Refuse(connection,
-           absl::AbortedError(absl::StrCat("worker ", HelloOf(connection).rank,
-                                           " was dropped: ", reason,
-                                           "; connect again to rejoin")),
-           outputs);
+    Refuse(connection, absl::AbortedError(absl::StrCat(
+                           "worker ", HelloOf(connection).rank, " was dropped: ", reason,
+                           "; connect again to rejoin")));
   }
 }
 
-void Declarations::SayThatTheyWait(absl::Duration now, CoordinatorOutputs& outputs) {
+void Declarations::SayThatTheyWait(absl::Duration now) {
   for (auto& [connection, newcomer] : newcomers_) {
     if (now - newcomer.said_at < kSayWaitingEvery) continue;
     newcomer.said_at = now;
     if (!newcomer.waits_for.empty()) {
-      outputs.push_back(ToMember{connection, Waiting{newcomer.waits_for}});
+      outbox_.Send(connection, Waiting{newcomer.waits_for});
       continue;
     }
-    outputs.push_back(ToMember{
-        connection,
-        Waiting{absl::StrCat("the coordinator takes in what job '", newcomer.hello.job,
-                             "' is (", FormatByteSize(newcomer.hello.job_bytes), ")")}});
+    outbox_.Send(connection, Waiting{absl::StrCat(
+                                 "the coordinator is reading the declaration of job '",
+                                 newcomer.hello.job, "' (",
+                                 FormatByteSize(newcomer.hello.job_bytes), ")")});
   }
 }
 

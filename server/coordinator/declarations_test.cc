@@ -1,4 +1,5 @@
-// Who is asked what a job is, how often, and what becomes of those who do not say.
+// Which newcomers are asked for a declaration, how often, and what happens to those that
+// do not answer.
 #include "server/coordinator/declarations.h"
 
 #include <gmock/gmock.h>
@@ -38,11 +39,11 @@ class DeclarationsTest : public ::testing::Test {
   void Hello(ConnectionId connection, const JobSpec& job, uint32_t rank) {
     Say(connection, specs_.Hello(job, {.rank = rank, .run_id = "run"}));
   }
-  // Whoever is asked sends it.
+  // The newcomer sends its declaration.
   void Send(ConnectionId connection, const JobSpec& job) {
     Say(connection, specs_.Declaration(specs_.Hello(job).digest));
   }
-  // All that was ordered.
+  // Carries out all preparations that were ordered.
   void CarryOutAll() {
     while (!orders_.empty()) {
       const Preparation order = orders_.front();
@@ -131,7 +132,7 @@ TEST_F(DeclarationsTest, AMemberThatBeatsButNeverSendsIsDroppedAfterTheFailureTi
   PassTimeBeating(kFailureTimeout - absl::Seconds(1), {10});
   EXPECT_EQ(Refusal(10), "");
   PassTimeBeating(absl::Seconds(1), {10});
-  EXPECT_THAT(Refusal(10), HasSubstr("asked what job 'job' is, and did not answer"));
+  EXPECT_THAT(Refusal(10), HasSubstr("did not send the declaration of job 'job' within"));
 }
 
 TEST_F(DeclarationsTest, OtherBytesAreTheirSendersFaultAndAnotherIsAsked) {
@@ -141,11 +142,11 @@ TEST_F(DeclarationsTest, OtherBytesAreTheirSendersFaultAndAnotherIsAsked) {
   other.tensors[0].name = "b";  // as long
   Send(10, other);
   CarryOutAll();
-  EXPECT_THAT(Refusal(10), HasSubstr("another digest than the one that was announced"));
+  EXPECT_THAT(Refusal(10), HasSubstr("does not have the digest that was announced"));
   EXPECT_THAT(asked_, ElementsAre(10, 11));
   other.tensors[0].name = "longer";
   Send(11, other);
-  EXPECT_THAT(Refusal(11), HasSubstr("were announced"));
+  EXPECT_THAT(Refusal(11), HasSubstr("had announced"));
   EXPECT_THAT(orders_, IsEmpty()) << "another length is not even digested";
 }
 
@@ -153,7 +154,7 @@ TEST_F(DeclarationsTest, WhatNobodyAskedForIsRefused) {
   Hello(10, job_, 0);
   Hello(11, job_, 1);
   Send(11, job_);
-  EXPECT_THAT(Refusal(11), HasSubstr("nothing was asked for"));
+  EXPECT_THAT(Refusal(11), HasSubstr("was not asked for one"));
   EXPECT_THAT(orders_, IsEmpty());
 }
 
@@ -175,11 +176,13 @@ TEST_F(DeclarationsTest, AHelloThatNamesAnotherJobThanItDeclaresIsRefused) {
   Say(10, hello);
   Send(10, job_);
   CarryOutAll();
-  EXPECT_THAT(Refusal(10), HasSubstr("means job 'another', but declares job 'job'"));
+  EXPECT_THAT(Refusal(10),
+              HasSubstr("asked to join job 'another', but declared job 'job'"));
   Hello(11, job_, 0);  // its digest is known
   hello.rank = 1;
   Say(12, hello);
-  EXPECT_THAT(Refusal(12), HasSubstr("means job 'another', but declares job 'job'"));
+  EXPECT_THAT(Refusal(12),
+              HasSubstr("asked to join job 'another', but declared job 'job'"));
   EXPECT_EQ(Members(), 1u);
 }
 
@@ -224,7 +227,8 @@ TEST_F(DeclarationsTest, ANewcomerThatReturnsOnANewStreamGoesOn) {
   EXPECT_THAT(closed_, IsEmpty());
 }
 
-// Its process died while its job was being read; the next one with its rank is let in.
+// The process died while its declaration was being read. The next one with its rank is
+// admitted.
 TEST_F(DeclarationsTest, OneThatBrokeWhileItsJobWasReadMakesWayForItsSuccessor) {
   Hello(10, job_, 0);
   Send(10, job_);
@@ -247,7 +251,7 @@ TEST_F(DeclarationsTest, WhatAJobMeansInOtherWordsIsComparedOnce) {
   ASSERT_EQ(orders_.size(), 1u);
   CarryOutAll();
   for (const ConnectionId worker : {11, 12, 13}) {
-    EXPECT_THAT(Refusal(worker), HasSubstr("tensor 'a' is [100]"));
+    EXPECT_THAT(Refusal(worker), HasSubstr("tensor 'a' has shape [100]"));
     EXPECT_EQ(FailureOf(closed_[worker]), Failure::kJobRefused);
   }
   EXPECT_EQ(Members(), 1u);
@@ -278,17 +282,17 @@ class HeldDeclarations : public ::testing::Test {
     return {.newcomers = 5, .small_bytes = 10, .under_way_bytes = 250, .kept_bytes = 300};
   }
 
-  // A newcomer with a job of its own, of so many bytes.
+  // Adds a newcomer with its own job, whose declaration has this many bytes.
   absl::Status Add(ConnectionId connection, uint64_t bytes) {
     const std::string digest(32, static_cast<char>(connection));
-    return declarations_.Add(
-        connection, {.job = "j", .digest = digest, .job_bytes = bytes}, now_, outputs_);
+    return declarations_.Add(connection,
+                             {.job = "j", .digest = digest, .job_bytes = bytes}, now_);
   }
   void Deliver(ConnectionId connection, uint64_t bytes) {
     declarations_.OnNewcomer(
         connection,
         JobDeclaration{std::make_shared<const std::string>(std::string(bytes, 'x'))},
-        now_, outputs_);
+        now_);
   }
   DeclarationRead Read(ConnectionId connection, uint64_t bytes) const {
     auto job = std::make_shared<DeclaredJob>();
@@ -303,7 +307,7 @@ class HeldDeclarations : public ::testing::Test {
   }
   std::vector<ConnectionId> Asked() const {
     std::vector<ConnectionId> asked;
-    for (const CoordinatorOutput& output : outputs_) {
+    for (const CoordinatorOutput& output : outbox_.outputs()) {
       const auto* message = std::get_if<ToMember>(&output);
       if (message != nullptr && std::holds_alternative<DescribeJob>(message->body)) {
         asked.push_back(message->connection);
@@ -312,9 +316,9 @@ class HeldDeclarations : public ::testing::Test {
     return asked;
   }
 
-  Declarations declarations_{Timeouts::Derive(kFailureTimeout), Limits()};
+  Outbox outbox_;
+  Declarations declarations_{Timeouts::Derive(kFailureTimeout), outbox_, Limits()};
   absl::Duration now_ = absl::Seconds(100);
-  CoordinatorOutputs outputs_;
 };
 
 TEST_F(HeldDeclarations, LargeOnesAreAskedForAsTheyFitAndSmallOnesAtOnce) {
@@ -322,9 +326,9 @@ TEST_F(HeldDeclarations, LargeOnesAreAskedForAsTheyFitAndSmallOnesAtOnce) {
   EXPECT_TRUE(Add(4, 10).ok());
   EXPECT_THAT(Asked(), ElementsAre(1, 2, 4));
   Deliver(1, 100);
-  declarations_.Tick(now_, {}, outputs_);
+  declarations_.Tick(now_, {});
   EXPECT_THAT(Asked(), ElementsAre(1, 2, 4)) << "it is being read";
-  declarations_.OnRead(Read(1, 100), now_, outputs_);
+  declarations_.OnRead(Read(1, 100), now_);
   EXPECT_THAT(Asked(), ElementsAre(1, 2, 4, 3));
 }
 
@@ -332,7 +336,7 @@ TEST_F(HeldDeclarations, TheSilentOnesKeepOthersWaitingForAQuarterOfTheTimeoutOn
   for (const ConnectionId one : {1, 2, 3}) EXPECT_TRUE(Add(one, 100).ok());
   EXPECT_THAT(Asked(), ElementsAre(1, 2));
   now_ += kFailureTimeout / 4;
-  declarations_.Tick(now_, {}, outputs_);
+  declarations_.Tick(now_, {});
   EXPECT_THAT(Asked(), ElementsAre(1, 2, 3));
 }
 
@@ -341,10 +345,10 @@ TEST_F(HeldDeclarations, NewcomersAndAllBytesAreBounded) {
   EXPECT_TRUE(absl::IsResourceExhausted(Add(6, 9)));
   for (const ConnectionId one : {1, 2}) {
     Deliver(one, 9);
-    declarations_.OnRead(Read(one, 200), now_, outputs_);
+    declarations_.OnRead(Read(one, 200), now_);
   }
   EXPECT_EQ(declarations_.kept_bytes(), 200u);
-  const auto* refused = std::get_if<CloseMember>(&outputs_.back());
+  const auto* refused = std::get_if<CloseMember>(&outbox_.outputs().back());
   ASSERT_NE(refused, nullptr);
   EXPECT_EQ(refused->connection, 2u);
   EXPECT_THAT(std::string(refused->status.message()), HasSubstr("wait for the end of"));
@@ -353,13 +357,13 @@ TEST_F(HeldDeclarations, NewcomersAndAllBytesAreBounded) {
 TEST_F(HeldDeclarations, WhatNobodyUsesIsDropped) {
   EXPECT_TRUE(Add(1, 100).ok());
   Deliver(1, 100);
-  declarations_.OnRead(Read(1, 100), now_, outputs_);
+  declarations_.OnRead(Read(1, 100), now_);
   const std::string digest(32, '\1');
   ASSERT_NE(declarations_.Find(digest), nullptr);
   declarations_.Take(1);
-  declarations_.Tick(now_, {digest}, outputs_);
+  declarations_.Tick(now_, {digest});
   ASSERT_NE(declarations_.Find(digest), nullptr) << "a job has it";
-  declarations_.Tick(now_, {}, outputs_);
+  declarations_.Tick(now_, {});
   EXPECT_EQ(declarations_.Find(digest), nullptr);
   EXPECT_EQ(declarations_.kept_bytes(), 0u);
 }

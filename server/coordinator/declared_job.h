@@ -1,6 +1,6 @@
-// A job as its workers declare it, and what follows from that alone. Made once for all
-// who declare the same, beside the coordinator (preparation.h), and shared by whoever
-// uses it.
+// A job as its workers declare it, with what can be computed from the declaration alone.
+// It is created once for all workers that declare the same, on another thread
+// (preparation.h), and then shared.
 #pragma once
 
 #include <cstddef>
@@ -15,8 +15,8 @@
 
 namespace syncline {
 
-// Its bytes, as a worker sent them, and what they are known by: workers say the digest,
-// servers get the bytes. The coordinator looks into neither.
+// The bytes of a declaration, and their digest. Workers announce the digest, and servers
+// receive the bytes. The coordinator does not look into either.
 struct Declaration {
   std::string digest = {};  // SHA-256 of the bytes
   std::shared_ptr<const std::string> bytes = {};
@@ -26,13 +26,13 @@ struct DeclaredJob {
   Declaration declaration = {};
   JobSpec spec = {};
   TrainedBlocks trained_blocks = {};
-  uint64_t elements = 0;    // of all tensors
-  uint64_t parameters = 0;  // likewise, without the books of a sampler
+  uint64_t elements = 0;    // number of elements of all tensors
+  uint64_t parameters = 0;  // the same, without the tensor of a sampler (kSamplersBooks)
 
   size_t bytes() const { return declaration.bytes->size(); }
 };
 
-// Fails as ValidateJob.
+// Fails as ValidateJob does.
 absl::StatusOr<std::shared_ptr<const DeclaredJob>> MakeDeclaredJob(
     Declaration declaration, JobSpec spec);
 

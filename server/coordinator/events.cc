@@ -8,12 +8,12 @@
 namespace syncline {
 namespace {
 
-// By EventKind.
-constexpr std::array<std::string_view, 16> kNames = {
-    "join",  "leave",       "death",    "exit",  "epoch",  "settings",
-    "codec", "checkpoint",  "recovery", "stall", "server", "backup",
-    "end",   "coordinator", "goal",     "answer"};
-static_assert(kNames.size() == static_cast<size_t>(EventKind::kAnswer) + 1);
+// Indexed by EventKind.
+constexpr std::array<std::string_view, 17> kNames = {
+    "join",  "leave",       "death",    "exit",   "epoch",  "settings",
+    "codec", "checkpoint",  "recovery", "stall",  "server", "backup",
+    "end",   "coordinator", "goal",     "answer", "moved"};
+static_assert(kNames.size() == static_cast<size_t>(EventKind::kMoved) + 1);
 
 }  // namespace
 

@@ -1,9 +1,9 @@
-// What happened: to a job, or to the servers and the coordinator around all jobs. The
-// machine says events as outputs, in their order; the shell adds the time of day and keeps
-// them (server/service/event_log.h). One source for status, `syncline events`, top, the
-// dashboard and the metrics.
+// Events of a job, or of the servers and the coordinator. The coordinator emits them as
+// outputs, in order. The shell adds the time of day and stores them
+// (server/service/event_log.h). They are the one source for `syncline status`, `syncline
+// events`, top, the dashboard and the metrics.
 //
-// An event says something once: what a state is, a view says (views.h).
+// An event reports a change once. The present state is in the views (views.h).
 #pragma once
 
 #include <cstdint>
@@ -16,35 +16,36 @@
 namespace syncline {
 
 enum class EventKind : uint8_t {
-  kJoin,         // a worker comes
-  kLeave,        // a worker goes with a goodbye
-  kDeath,        // a worker goes without one, or is dropped; with its cause
-  kExit,         // a worker's process has failed, as its launcher saw it
-  kEpoch,        // another membership, with its reasons
-  kSettings,     // new options of a job that runs, with the old ones
-  kCodec,        // a worker's push_codec=auto chooses another one
-  kCheckpoint,   // one is complete, has failed, or is what the job goes on from
-  kRecovery,     // a job has got over a loss
-  kStall,        // a job is held up by somebody, or no longer
-  kServer,       // a server comes, goes, or is replaced
-  kBackup,       // a backup is lost, or there again
-  kEnd,          // of the job
-  kCoordinator,  // it was started
-  kGoal,         // one is missed, is met again, or will be missed (goal_watch.h)
-  kAnswer,       // what the coordinator did about that by itself (goal_answers.h)
+  kJoin,         // a worker has come
+  kLeave,        // a worker has left in order
+  kDeath,        // a worker has gone without a Leave, or was dropped; with the cause
+  kExit,         // a worker's process has failed, as its launcher reports
+  kEpoch,        // the membership has changed, with the reasons
+  kSettings,     // a running job has new options; with the old ones
+  kCodec,        // push_codec=auto of a worker has chosen another codec
+  kCheckpoint,   // a checkpoint is complete, has failed, or was resumed from
+  kRecovery,     // a job has recovered from a loss
+  kStall,        // a job is held up by a member, or no longer is
+  kServer,       // a server has come, gone, or been replaced
+  kBackup,       // a backup is lost, or complete again
+  kEnd,          // a job has ended
+  kCoordinator,  // the coordinator has started
+  kGoal,         // a goal is missed, met again, or will be missed (goal_watch.h)
+  kAnswer,       // an automatic answer to a missed goal (goal_answers.h)
+  kMoved,        // a server has handed its share of a job to another one, or failed to
 };
 
-// "join" and so on: what JSON and labels of metrics have. They never change.
+// Returns the name in JSON and in labels of metrics, such as "join". Names never change.
 std::string_view EventKindName(EventKind kind);
 std::optional<EventKind> EventKindOf(std::string_view name);
 
 struct CoordinatorEvent {
-  uint32_t job = 0;           // 0: of the servers or the coordinator, for all jobs
-  std::string job_name = {};  // empty then
-  uint64_t step = 0;          // the furthest that a member had said
+  uint32_t job = 0;  // 0: an event of the servers or the coordinator, for all jobs
+  std::string job_name = {};  // empty if job is 0
+  uint64_t step = 0;          // highest step that a member had reported
   EventKind kind = EventKind::kEpoch;
   std::string what = {};                              // a sentence
-  std::optional<absl::Duration> took = std::nullopt;  // of what has a length
+  std::optional<absl::Duration> took = std::nullopt;  // length, if it has one
 };
 
 }  // namespace syncline

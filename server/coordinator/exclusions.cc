@@ -12,8 +12,8 @@ namespace {
 
 constexpr absl::Duration kFirstWait = absl::Minutes(10);
 constexpr absl::Duration kLongestWait = absl::Hours(1);
-constexpr uint32_t kMostDoublings = 3;
-constexpr size_t kMostRecords = 256;
+constexpr uint32_t kMaxDoublings = 3;
+constexpr size_t kMaxRecords = 256;
 
 }  // namespace
 
@@ -22,11 +22,11 @@ void Exclusions::Add(uint32_t rank, const std::string& name, absl::Duration now)
   ++record.times;
   record.at = now;
   ++count_;
-  if (records_.size() > kMostRecords) ForgetOldest();
+  if (records_.size() > kMaxRecords) ForgetOldest();
 }
 
 void Exclusions::ForgetOldest() {
-  // Of those without a time nothing is known but that they were before.
+  // Records without a time are from before a restart, so they are the oldest.
   const auto oldest = std::ranges::min_element(records_, {}, [](const auto& entry) {
     return entry.second.at.value_or(-absl::InfiniteDuration());
   });
@@ -36,7 +36,7 @@ void Exclusions::ForgetOldest() {
 absl::Duration Exclusions::Wait(uint32_t rank, const std::string& name) const {
   const auto record = records_.find({rank, HostOfMember(name)});
   if (record == records_.end()) return absl::ZeroDuration();
-  const uint32_t doublings = std::min(record->second.times - 1, kMostDoublings);
+  const uint32_t doublings = std::min(record->second.times - 1, kMaxDoublings);
   return std::min(kFirstWait * (1 << doublings), kLongestWait);
 }
 
@@ -54,8 +54,7 @@ std::string Exclusions::Why(uint32_t rank, const std::string& name,
   const absl::Duration left = Wait(rank, name) - (now - record.at.value_or(now));
   return absl::StrFormat(
       "rank %u was excluded on host %s, where it held up all others; it may join again "
-      "in "
-      "%.0f s, and on another host at once",
+      "in %.0f s, or at once on another host",
       rank, Printable(HostOfMember(name)), absl::ToDoubleSeconds(left));
 }
 

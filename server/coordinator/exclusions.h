@@ -1,14 +1,15 @@
-// Ranks that were taken out of a job because they held up all others (goal_answers.h), and
-// when a successor of each may be a member again: on another host at once, on the same one
-// after ten minutes, twice as many after each further exclusion, an hour at most.
+// Ranks that were removed from a job because they held up all others (goal_answers.h).
+// Decides when a successor may become a member again. On another host it may at once. On
+// the same host it waits for ten minutes, doubled by each further exclusion, and an hour
+// at most.
 //
 //   exclusions.Add(3, "gpu7:4711", now);
 //   exclusions.MayJoin(3, "gpu7:9001", now);   // false
 //   exclusions.MayJoin(3, "gpu8:12", now);     // true
 //
-// The last 256 pairs of rank and host are known; how many exclusions there were, always.
+// Keeps the last 256 pairs of rank and host. The number of exclusions is always exact.
 //
-// Thread safety: none; pure, but for what it remembers.
+// Thread safety: none.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +23,8 @@
 
 namespace syncline {
 
-// As it is stored: times do not outlive the coordinator.
+// An exclusion as it is stored. Times are not stored, because they mean nothing to the
+// next coordinator.
 struct RecordedExclusion {
   uint32_t rank = 0;
   std::string host = {};
@@ -31,18 +33,19 @@ struct RecordedExclusion {
 
 class Exclusions {
  public:
-  // `name` of a worker is "host:process".
+  // `name` is the worker's name, "host:process".
   void Add(uint32_t rank, const std::string& name, absl::Duration now);
   bool MayJoin(uint32_t rank, const std::string& name, absl::Duration now) const;
-  // How long a successor on the same host waits, from the exclusion on.
+  // Returns the time from the exclusion on that a successor on the same host must wait.
   absl::Duration Wait(uint32_t rank, const std::string& name) const;
-  // Why that worker waits; empty: it does not.
+  // Returns why that worker must wait. Empty: it need not.
   std::string Why(uint32_t rank, const std::string& name, absl::Duration now) const;
 
-  // Of all ranks, together.
+  // Number of exclusions of all ranks together.
   uint32_t count() const { return count_; }
   std::vector<RecordedExclusion> ToRecord() const;
-  // As if each had been done at the first Tick; `count` in all.
+  // Restores stored exclusions, as if each had happened at the first Tick. `count` is
+  // their number in all.
   void Restore(const std::vector<RecordedExclusion>& recorded, uint32_t count);
   void Tick(absl::Duration now);
 

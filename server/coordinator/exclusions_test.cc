@@ -1,4 +1,4 @@
-// When a rank that was excluded may be a member again.
+// When an excluded rank may be a member again.
 #include "server/coordinator/exclusions.h"
 
 #include <gtest/gtest.h>
@@ -19,7 +19,7 @@ TEST(Exclusions, KeepAHostOutForTenMinutesAndAnotherOneNotAtAll) {
   EXPECT_EQ(
       exclusions.Why(1, "b:18", kThen + absl::Seconds(599)),
       "rank 1 was excluded on host b, where it held up all others; it may join again "
-      "in 1 s, and on another host at once");
+      "in 1 s, or at once on another host");
   EXPECT_TRUE(exclusions.MayJoin(1, "b:18", kThen + absl::Minutes(10)));
 }
 

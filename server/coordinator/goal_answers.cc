@@ -12,14 +12,15 @@ namespace syncline {
 namespace {
 
 constexpr absl::Duration kBarredFor = absl::Hours(1);
-constexpr uint32_t kMostPerHour = 20;  // that a setting may allow (comm/job/answers.cc)
-// As SynclineGoalMissed: the budget of an hour is spent in ten minutes, and is.
+constexpr uint32_t kMaxPerHour = 20;  // highest setting (comm/job/answers.cc)
+// The burn rates of the alert SynclineGoalMissed: at this rate the budget of an hour is
+// spent in ten minutes.
 constexpr double kShortBurn = 6;
 constexpr double kLongBurn = 1;
 constexpr uint64_t kBurningWindows = 2;
-// Less is noise.
+// A smaller gain may be noise.
 constexpr double kHelpsBy = 1.1;
-// Of a step: members that wait for less than that would not gain by running ahead.
+// Share of a step. Members that wait for less would not gain by running ahead.
 constexpr double kWaitsEnough = 0.15;
 constexpr absl::Duration kSayWithheldEvery = absl::Minutes(10);
 
@@ -37,14 +38,15 @@ bool IsOfSpeed(GoalKind kind) {
   return kind == GoalKind::kSamplesPerSecond || kind == GoalKind::kStepP95;
 }
 
-// How many times as good `value` is as `before`.
+// Returns the factor by which `value` is better than `before`.
 double Gain(const Goal& goal, double before, double value) {
   const double better = goal.IsAtLeast() ? value : before;
   const double worse = goal.IsAtLeast() ? before : value;
   return worse > 0 ? better / worse : kHelpsBy;
 }
 
-// Without the slowest of so many: the others take fewer samples, in less time.
+// Returns the gain of excluding the slowest member: the others take fewer samples, in
+// less time.
 double GainOfExclusion(GoalKind kind, const Straggler& straggler, size_t members) {
   const auto n = static_cast<double>(members);
   const double gain = straggler.gain();
@@ -56,7 +58,7 @@ size_t Inside(const JobView& job) {
       job.members, [](const MemberView& member) { return !member.is_outside; }));
 }
 
-// Of whom it is not known whether they are still there.
+// Returns a member that may be dead; null: there is none.
 const MemberView* FindSilent(const JobView& job) {
   const auto silent = std::ranges::find_if(job.members, [](const MemberView& member) {
     return !member.is_outside && member.is_silent;
@@ -64,7 +66,7 @@ const MemberView* FindSilent(const JobView& job) {
   return silent == job.members.end() ? nullptr : &*silent;
 }
 
-// In mode "ssp:staleness=3"; none in others.
+// Returns 3 for mode "ssp:staleness=3". Empty: another mode.
 std::optional<uint64_t> StalenessOf(const JobView& job) {
   const absl::StatusOr<NamedOptions> mode = ParseModeText(job.mode);
   if (!mode.ok()) return std::nullopt;
@@ -78,13 +80,14 @@ std::optional<uint64_t> StalenessOf(const JobView& job) {
 void GoalAnswers::Resume(uint32_t exclusions, absl::Duration now) {
   paused_since_ = now;
   if (exclusions == 0) return;
-  excluded_at_.assign(std::min(exclusions, kMostPerHour), now);
+  excluded_at_.assign(std::min(exclusions, kMaxPerHour), now);
   bars_[static_cast<size_t>(AnswerKind::kExcludeStraggler)] = {
-      now + kBarredFor, "whether the last one helped was lost with the coordinator"};
+      now + kBarredFor,
+      "the coordinator was restarted, and does not know whether the last one helped"};
 }
 
 void GoalAnswers::Set(AnswerSpec spec) {
-  // It may not have been looked at for long.
+  // The watch starts again, as its figures may be old.
   stragglers_ = StragglerWatch(spec.factor);
   spec_ = spec;
 }
@@ -96,7 +99,7 @@ void GoalAnswers::JudgeLast(const std::vector<GoalView>& goals, absl::Duration n
   const auto goal = std::ranges::find(
       goals, answer.goal.kind, [](const GoalView& view) { return view.goal.kind; });
   const bool is_there = goal != goals.end();
-  // What a window says that began before is of both.
+  // A window that began before the answer covers the time before and after it.
   if (is_there && (!goal->now || goal->now_age > now - last_->at)) return;
   last_->is_judged = true;
   if (!is_there) return;
@@ -105,7 +108,7 @@ void GoalAnswers::JudgeLast(const std::vector<GoalView>& goals, absl::Duration n
       answer.goal.IsMetBy(value) || Gain(answer.goal, answer.value, value) >= kHelpsBy;
   const std::string figures = absl::StrCat(
       std::string(GoalName(answer.goal.kind)), " was ", Written(answer.value),
-      ", and is ", Written(value), " ", Seconds(now - last_->at), " later");
+      ", and was ", Written(value), " ", Seconds(now - last_->at), " later");
   const std::string name(AnswerName(answer.kind));
   if (helped) {
     news.push_back({absl::StrCat(name, " has helped: ", figures)});
@@ -113,9 +116,9 @@ void GoalAnswers::JudgeLast(const std::vector<GoalView>& goals, absl::Duration n
   }
   bars_[static_cast<size_t>(answer.kind)] = {now + kBarredFor,
                                              "the last one did not help"};
-  news.push_back(
-      {absl::StrCat(name, " has not helped: ", figures, "; no other one within an hour"),
-       true});
+  news.push_back({absl::StrCat(name, " has not helped: ", figures,
+                               "; it is not tried again within an hour"),
+                  true});
 }
 
 std::optional<GoalAnswers::Bar> GoalAnswers::BarOf(AnswerKind kind,
@@ -135,16 +138,17 @@ std::string GoalAnswers::WhyNotExclude(const JobView& job, const std::vector<Nee
   const size_t members = Inside(job);
   const uint32_t least = spec_.LeastWorkers(job.expected_workers);
   if (members <= least) {
-    return absl::StrCat(members, " workers are there, and ", least, " have to stay");
+    return absl::StrCat("the job has ", members, " workers, and at least ", least,
+                        " must stay");
   }
   if (excluded_at_.size() >= spec_.per_hour) {
-    return absl::StrCat("of the last hour's exclusions (", excluded_at_.size(),
-                        ") none is left");
+    return absl::StrCat(excluded_at_.size(),
+                        " workers were excluded in the last hour, and no more may be");
   }
   const bool gains = std::ranges::any_of(needs, [&](const Need& need) {
     return GainOfExclusion(need.goal->goal.kind, suspect, members) >= kHelpsBy;
   });
-  return gains ? "" : "the goal would be hardly closer without it";
+  return gains ? "" : "the goal would hardly be closer without it";
 }
 
 std::optional<Answer> GoalAnswers::Exclude(const JobView& job,
@@ -189,11 +193,11 @@ std::optional<Answer> GoalAnswers::Loosen(const JobView& job,
     return std::nullopt;
   }
   if (*staleness >= spec_.staleness) {
-    state_ = absl::StrCat("staleness is ", *staleness, ", and may be no more");
+    state_ = absl::StrCat("staleness is ", *staleness, ", and may not be raised further");
     return std::nullopt;
   }
   if (stragglers_.waited() < kWaitsEnough) {
-    state_ = "workers do not wait for each other: nothing that it may do would help";
+    state_ = "workers hardly wait for each other, so a larger staleness would not help";
     return std::nullopt;
   }
   const uint64_t next =
@@ -201,7 +205,7 @@ std::optional<Answer> GoalAnswers::Loosen(const JobView& job,
   return Answer{.kind = AnswerKind::kStaleness,
                 .staleness = next,
                 .why = absl::StrFormat("workers wait for each other for %.0f %% of a "
-                                       "step, none of them for one alone; %s",
+                                       "step, and not for a single one; %s",
                                        100 * stragglers_.waited(), needs[0].what),
                 .goal = needs[0].goal->goal,
                 .value = *needs[0].goal->now};
@@ -231,28 +235,29 @@ AnswerVerdict GoalAnswers::Look(const JobView& job, const std::vector<GoalView>&
   }
   if (!has_goal) {
     state_ = "the job has no goal of samples_per_s or step_p95_ms";
-  } else if (job.phase != "running") {
-    state_ = absl::StrCat("the job is ", job.phase);
+  } else if (job.phase != JobPhase::kRunning) {
+    state_ = absl::StrCat("the job is ", std::string(JobPhaseName(job.phase)));
   } else if (needs.empty()) {
-    state_ = "its goals are met, or were not missed for long enough";
+    state_ = "its goals are met, or have not been missed for long enough";
   } else if (const MemberView* silent = FindSilent(job)) {
     state_ = absl::StrCat(Named(silent->rank, silent->name), " is silent");
   } else if (last_ && !last_->is_judged && now - last_->at >= spec_.pause) {
-    state_ = "waits for a window of its goal that says what the last one brought";
+    state_ = "waits for a window of its goal that shows whether the last answer helped";
   } else if (paused_since_ && now - *paused_since_ < spec_.pause) {
     state_ = absl::StrCat("waits ", Seconds(spec_.pause - (now - *paused_since_)),
-                          " to see what the last one brings");
+                          " to see whether the last answer helps");
   } else if (const auto& suspect = stragglers_.suspect(); spec_.excludes && suspect) {
     if (suspect->IsOneFor(spec_.after)) {
       verdict.answer = Exclude(job, needs, now, verdict.news);
     } else {
-      state_ = absl::StrCat("all wait for ", Named(suspect->rank, suspect->name), " for ",
-                            Seconds(suspect->lasted), " now, of ", Seconds(spec_.after));
+      state_ = absl::StrCat("all have waited for ", Named(suspect->rank, suspect->name),
+                            " for ", Seconds(suspect->lasted), " of the ",
+                            Seconds(spec_.after), " after which it is excluded");
     }
   } else if (spec_.staleness > 0) {
     verdict.answer = Loosen(job, needs, now);
   } else {
-    state_ = "no worker is a straggler: nothing that it may do would help";
+    state_ = "no worker is a straggler, so no answer would help";
   }
   return verdict;
 }

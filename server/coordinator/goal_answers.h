@@ -1,25 +1,28 @@
-// What the coordinator does by itself when a job misses its goals, and what keeps it from
-// doing so (comm/job/answers.h, docs/goals.md).
+// The automatic answers of the coordinator to missed goals of a job, and their limits
+// (comm/job/answers.h, docs/goals.md).
 //
 //   GoalAnswers answers(*ParseAnswers("exclude_straggler"));
 //   const AnswerVerdict verdict = answers.Look(job, goals, now);    // every second
 //   if (verdict.answer) carry it out; answers.Gave(*verdict.answer, now);
 //
-// An answer is for a goal of speed (samples_per_s, step_p95_ms) that was missed in its last
-// window, and that is missed of late or burns its budget as fast as makes an alert.
+// An answer is given for a goal of speed (samples_per_s, step_p95_ms) that was missed in
+// its last window. The goal must also count as missed, or burn its error budget at the
+// rate of an alert. There are two kinds of answer:
 //
-//   exclude_straggler  one worker was the slowest by `factor` for `after`
-//                      (straggler_watch.h), and without it that goal would be closer
-//   staleness          of mode ssp, with no such worker, while members wait for each other
+//   exclude_straggler  One worker was the slowest by `factor` for `after`
+//                      (straggler_watch.h), and the goal would be closer without it.
+//   staleness          Mode ssp: no such worker, but members wait for each other.
 //
-// What keeps it from harm: answers are `pause` apart, and when it is over each is judged by
-// its goal, in a window that began after it. One that brought nothing was the wrong one: no
-// other of its kind for an hour. Exclusions are `per_hour` at most and leave `min_workers`
-// members. What an earlier life of the coordinator did counts as done just now, and an
-// exclusion as one that brought nothing. A job that stands still, changes its epoch, waits
-// for anybody or has a silent member is left alone, and so is one without goals.
+// Limits: answers are `pause` apart. After the pause each is judged by its goal, in a
+// window that began after the answer. If it did not help, no other answer of its kind is
+// given for an hour. At most `per_hour` workers are excluded per hour, and `min_workers`
+// members stay. No answer is given while the job stands still, changes its epoch, waits
+// for members or servers, or has a silent member, nor to a job without goals of speed.
 //
-// Thread safety: none; pure, but for what it remembers.
+// After a restart the coordinator counts earlier answers as given just now, and earlier
+// exclusions as not helpful.
+//
+// Thread safety: none.
 #pragma once
 
 #include <array>
@@ -41,16 +44,16 @@ namespace syncline {
 
 struct Answer {
   AnswerKind kind = AnswerKind::kExcludeStraggler;
-  uint32_t rank = 0;  // whom it excludes
+  uint32_t rank = 0;  // of the excluded worker
   uint32_t incarnation = 0;
-  uint64_t staleness = 0;  // from now on
+  uint64_t staleness = 0;  // the new value
   std::string why =
       {};            // "its own part of a step …; goal step_p95_ms<=150 is missed: 412"
-  Goal goal = {};    // for which it is
-  double value = 0;  // of that goal
+  Goal goal = {};    // the goal that it is given for
+  double value = 0;  // of that goal, when the answer was given
 };
 
-// What is to be said once.
+// A message that is reported once.
 struct AnswerNews {
   std::string what = {};
   bool is_bad = false;
@@ -65,16 +68,16 @@ class GoalAnswers {
  public:
   explicit GoalAnswers(AnswerSpec spec) : spec_(spec), stragglers_(spec.factor) {}
 
-  // What an earlier life did, at times that are not known.
+  // Notes what the coordinator did before a restart, at unknown times.
   void Resume(uint32_t exclusions, absl::Duration now);
-  // What was done stays done, and its effect is still to be seen.
+  // Changes the setting. Answers that were given still count, and are still judged.
   void Set(AnswerSpec spec);
 
   AnswerVerdict Look(const JobView& job, const std::vector<GoalView>& goals,
                      absl::Duration now);
   void Gave(const Answer& answer, absl::Duration now);
-  // It could not be: for an hour that worker is not excluded, and of another kind of answer
-  // there is no other one.
+  // Notes that the answer could not be carried out. For an hour that worker is not
+  // excluded; for the other kinds no answer of that kind is given.
   void Refused(const Answer& answer, const std::string& why, absl::Duration now);
 
   AnswersView View(absl::Duration now) const;
@@ -96,7 +99,7 @@ class GoalAnswers {
 
   void JudgeLast(const std::vector<GoalView>& goals, absl::Duration now,
                  std::vector<AnswerNews>& news);
-  // Empty: it may be excluded.
+  // Returns why the suspect must not be excluded. Empty: it may be.
   std::string WhyNotExclude(const JobView& job, const std::vector<Need>& needs,
                             absl::Duration now) const;
   std::optional<Answer> Exclude(const JobView& job, const std::vector<Need>& needs,

@@ -1,10 +1,11 @@
-// What is done by itself when goals are missed, and every reason for not doing it.
+// When missed goals are answered, and every reason for not answering.
 #include "server/coordinator/goal_answers.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -19,7 +20,7 @@ using ::testing::IsEmpty;
 class GoalAnswersTest : public ::testing::Test {
  protected:
   GoalAnswersTest() {
-    job_ = {.phase = "running", .expected_workers = 4, .mode = "bsp"};
+    job_ = {.phase = JobPhase::kRunning, .expected_workers = 4, .mode = "bsp"};
     for (uint32_t rank = 0; rank < 4; ++rank) AddMember(rank);
     Goals("step_p95_ms<=500");
   }
@@ -39,8 +40,8 @@ class GoalAnswersTest : public ::testing::Test {
   static GoalAnswers New(const std::string& specification) {
     return GoalAnswers(*ParseAnswers(specification));
   }
-  // Until the time is over, or something is answered. A worker computes for 0.3 s of each
-  // step of a second, a slow one for 0.9.
+  // Runs until the time is over or an answer is given. A worker computes for 0.3 s of
+  // each step of one second, a slow one for 0.9 s.
   std::optional<Answer> Train(GoalAnswers& answers, int seconds) {
     for (int i = 0; i < seconds; ++i) {
       for (MemberView& member : job_.members) {
@@ -57,7 +58,7 @@ class GoalAnswersTest : public ::testing::Test {
     }
     return std::nullopt;
   }
-  // As the coordinator does.
+  // Looks like the coordinator does.
   std::optional<Answer> TrainAndGive(GoalAnswers& answers, int seconds) {
     const std::optional<Answer> answer = Train(answers, seconds);
     if (!answer) return answer;
@@ -84,7 +85,9 @@ class GoalAnswersTest : public ::testing::Test {
 TEST_F(GoalAnswersTest, ExcludesTheStragglerOnceItHasBeenOneForLongEnough) {
   GoalAnswers answers = New("exclude_straggler");
   EXPECT_FALSE(Train(answers, 70));
-  EXPECT_EQ(State(answers), "all wait for worker 2 (host2:1) for 50 s now, of 60 s");
+  EXPECT_EQ(State(answers),
+            "all have waited for worker 2 (host2:1) for 50 s of the 60 s after which it "
+            "is excluded");
   const std::optional<Answer> answer = Train(answers, 1);
   ASSERT_TRUE(answer);
   EXPECT_EQ(answer->kind, AnswerKind::kExcludeStraggler);
@@ -168,12 +171,14 @@ TEST_F(GoalAnswersTest, DoesNothingWithoutAGoalOfSpeed) {
 TEST_F(GoalAnswersTest, LeavesAJobAloneThatStandsStillOrChanges) {
   GoalAnswers answers = New("exclude_straggler,after_s=10");
   ASSERT_FALSE(Train(answers, 10));
-  for (const char* phase : {"waiting", "changing", "saving"}) {
+  for (const auto& [phase, name] : {std::pair(JobPhase::kWaiting, "waiting"),
+                                    std::pair(JobPhase::kChanging, "changing"),
+                                    std::pair(JobPhase::kSaving, "saving")}) {
     job_.phase = phase;
     EXPECT_FALSE(Train(answers, 100));
-    EXPECT_EQ(State(answers), absl::StrCat("the job is ", phase));
+    EXPECT_EQ(State(answers), absl::StrCat("the job is ", name));
   }
-  job_.phase = "running";
+  job_.phase = JobPhase::kRunning;
   for (int i = 0; i < 300; ++i) {  // no step is made
     now_ += absl::Seconds(1);
     EXPECT_FALSE(answers.Look(job_, goals_, now_).answer);
@@ -201,18 +206,19 @@ TEST_F(GoalAnswersTest, LeavesHalfOfTheWorkers) {
   EXPECT_FALSE(Train(answers, 300));
   EXPECT_EQ(State(answers),
             "does not exclude worker 1 (host1:1), for which all wait: "
-            "2 workers are there, and 2 have to stay");
+            "the job has 2 workers, and at least 2 must stay");
 }
 
 TEST_F(GoalAnswersTest, LeavesAsManyWorkersAsAreSaid) {
   GoalAnswers answers = New("exclude_straggler,after_s=10,min_workers=4");
   EXPECT_FALSE(Train(answers, 1300));
-  EXPECT_THAT(State(answers), HasSubstr("4 workers are there, and 4 have to stay"));
+  EXPECT_THAT(State(answers),
+              HasSubstr("the job has 4 workers, and at least 4 must stay"));
   EXPECT_THAT(news_, testing::SizeIs(3)) << "said every ten minutes";
   EXPECT_THAT(news_[0], HasSubstr("does not exclude worker 2 (host2:1)"));
   AddMember(4);
   job_.members.back().is_outside = true;
-  EXPECT_FALSE(Train(answers, 100)) << "one that waits outside is no member";
+  EXPECT_FALSE(Train(answers, 100)) << "one that waits outside is not a member";
   job_.members.back().is_outside = false;
   EXPECT_TRUE(Train(answers, 100));
 }
@@ -223,11 +229,11 @@ TEST_F(GoalAnswersTest, WaitsForTheEffectBeforeTheNext) {
   goals_[0].now = 800;
   slow_ = 0;
   EXPECT_FALSE(Train(answers, 299));
-  EXPECT_EQ(State(answers), "waits 1 s to see what the last one brings");
+  EXPECT_EQ(State(answers), "waits 1 s to see whether the last answer helps");
   ASSERT_TRUE(TrainAndGive(answers, 30));
   EXPECT_THAT(news_,
               ElementsAre("exclude_straggler has helped: step_p95_ms was 1000, and "
-                          "is 800 300 s later"));
+                          "was 800 300 s later"));
   EXPECT_EQ(answers.View(now_).given.at("exclude_straggler"), 2u);
   EXPECT_THAT(answers.View(now_).last, HasSubstr("3.0 times as long"));
 }
@@ -273,8 +279,8 @@ TEST_F(GoalAnswersTest, ExcludesNoSecondOneWhenTheFirstDidNotHelp) {
   slow_ = 0;
   EXPECT_FALSE(Train(answers, 3600)) << "one innocent machine after another";
   EXPECT_EQ(news_.front(),
-            "exclude_straggler has not helped: step_p95_ms was 1000, and is "
-            "950 60 s later; no other one within an hour");
+            "exclude_straggler has not helped: step_p95_ms was 1000, and was 950 60 s "
+            "later; it is not tried again within an hour");
   EXPECT_THAT(State(answers), HasSubstr("for which all wait: the last one did not help"));
   EXPECT_TRUE(Train(answers, 100)) << "an hour is over";
 }
@@ -291,7 +297,7 @@ TEST_F(GoalAnswersTest, ExcludesSoManyInAnHour) {
   slow_ = 2;
   while (now_ < began + absl::Minutes(55)) ASSERT_FALSE(Train(answers, 60));
   EXPECT_THAT(State(answers),
-              HasSubstr("of the last hour's exclusions (2) none is left"));
+              HasSubstr("2 workers were excluded in the last hour, and no more may be"));
   EXPECT_TRUE(Train(answers, 400));
 }
 
@@ -303,7 +309,7 @@ TEST_F(GoalAnswersTest, DoesNotExcludeWhereTheOthersWouldMakeNoMore) {
   GoalAnswers answers = New("exclude_straggler,after_s=10,factor=1.5");
   Goals("samples_per_s>=2000");
   EXPECT_FALSE(Train(answers, 300));
-  EXPECT_THAT(State(answers), HasSubstr("the goal would be hardly closer without it"));
+  EXPECT_THAT(State(answers), HasSubstr("the goal would hardly be closer without it"));
   Goals("samples_per_s>=2000,step_p95_ms<=500");
   const std::optional<Answer> answer = Train(answers, 10);
   ASSERT_TRUE(answer) << "but steps would be shorter";
@@ -314,9 +320,9 @@ TEST_F(GoalAnswersTest, CountWhatAnEarlierLifeOfTheCoordinatorDid) {
   GoalAnswers answers = New("exclude_straggler,after_s=10,pause_s=60,per_hour=2");
   answers.Resume(2, now_);
   EXPECT_FALSE(Train(answers, 59));
-  EXPECT_THAT(State(answers), HasSubstr("to see what the last one brings"));
+  EXPECT_THAT(State(answers), HasSubstr("to see whether the last answer helps"));
   EXPECT_FALSE(Train(answers, 3500));
-  EXPECT_THAT(State(answers), HasSubstr("was lost with the coordinator"));
+  EXPECT_THAT(State(answers), HasSubstr("does not know whether the last one helped"));
   EXPECT_TRUE(Train(answers, 100));
   GoalAnswers fresh = New("exclude_straggler,after_s=10");
   fresh.Resume(0, now_);
@@ -349,7 +355,7 @@ TEST_F(GoalAnswersTest, LetWorkersRunAheadWhereNoneIsSlowAlone) {
     goals_[0].now = *goals_[0].now * 0.8;
   }
   EXPECT_FALSE(Train(answers, 300));
-  EXPECT_EQ(State(answers), "staleness is 3, and may be no more");
+  EXPECT_EQ(State(answers), "staleness is 3, and may not be raised further");
 }
 
 TEST_F(GoalAnswersTest, ExcludeRatherThanRunAhead) {
@@ -367,7 +373,7 @@ TEST_F(GoalAnswersTest, DoNotRunAheadWhereNobodyWaits) {
   slow_.reset();
   computes_ = 0.9;
   EXPECT_FALSE(Train(answers, 300));
-  EXPECT_THAT(State(answers), HasSubstr("workers do not wait for each other"));
+  EXPECT_THAT(State(answers), HasSubstr("workers hardly wait for each other"));
 }
 
 TEST_F(GoalAnswersTest, ThatDidNotHelpOrCouldNotBeAreNotTriedAgainAtOnce) {

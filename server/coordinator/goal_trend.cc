@@ -9,7 +9,7 @@ namespace {
 
 constexpr double kSureErrors = 3;
 constexpr double kHalfErrors = 2;
-constexpr double kMostLasting = 0.9;
+constexpr double kMaxAutocorrelation = 0.9;
 
 // Least squares: value = mean + slope (seconds - mean_seconds).
 struct Line {
@@ -41,17 +41,17 @@ Line Fit(std::span<const TrendPoint> points) {
   }
   line.slope = xx > 0 ? xy / xx : 0;
   double residuals = 0;
-  double products = 0;  // of neighbours
+  double products = 0;  // sum of the products of neighbouring residuals
   double last = 0;
   for (const TrendPoint& point : points) {
     const double off = point.value - line.At(point.seconds);
     residuals += off * off;
     products += off * std::exchange(last, off);
   }
-  // Noise that lasts over several windows (an AR(1) process with this coefficient) tells less
-  // than as many windows without it: n (1 - r) / (1 + r) of them.
+  // Noise that lasts over several windows is modelled as an AR(1) process with this
+  // coefficient. Then n windows say as much as n (1 - r) / (1 + r) independent ones.
   const double r =
-      residuals > 0 ? std::clamp(products / residuals, 0.0, kMostLasting) : 0;
+      residuals > 0 ? std::clamp(products / residuals, 0.0, kMaxAutocorrelation) : 0;
   const double variance = residuals / (n - 2) * (1 + r) / (1 - r);
   line.slope_error = xx > 0 ? std::sqrt(variance / xx) : 0;
   line.mean_error = std::sqrt(variance / n);
@@ -63,7 +63,7 @@ Line Fit(std::span<const TrendPoint> points) {
 std::optional<double> SecondsToMiss(std::span<const TrendPoint> points,
                                     const Goal& goal) {
   if (points.size() < kFewestTrendPoints) return std::nullopt;
-  // Towards the limit is up.
+  // Signs are chosen so that up is towards the limit.
   const double up = goal.IsAtLeast() ? -1 : 1;
   const Line line = Fit(points);
   const double now = points.back().seconds;

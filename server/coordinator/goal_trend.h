@@ -1,4 +1,5 @@
-// Whether a goal that is met now will be missed soon, if what it is about goes on as it did.
+// Predicts whether a goal that is met now will be missed soon, if its value goes on
+// changing as it did.
 //
 // Thread safety: pure function.
 #pragma once
@@ -18,11 +19,11 @@ struct TrendPoint {
 inline constexpr size_t kFewestTrendPoints = 16;
 inline constexpr double kTrendHorizonSeconds = 15 * 60;
 
-// After the last point, seconds until the line through all of them (least squares) crosses
-// the goal's limit. None when it does not within the horizon, and when that may be chance:
-// the line less three of its standard errors must cross too, and each half of the points by
-// itself must go the same way, by two standard errors of its slope. A jump from one level to
-// another is no trend: one half is flat.
+// Returns the seconds from the last point until the least-squares line through all points
+// crosses the goal's limit. Returns nothing if the line does not cross within the
+// horizon, or if that may be chance. So the line less three standard errors must cross
+// too, and each half of the points alone must rise by more than two standard errors of
+// its slope. A jump between two levels is no trend, because one half is flat.
 std::optional<double> SecondsToMiss(std::span<const TrendPoint> points, const Goal& goal);
 
 }  // namespace syncline

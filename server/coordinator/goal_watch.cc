@@ -15,16 +15,17 @@ constexpr absl::Duration kSampleEvery = absl::Seconds(1);
 constexpr absl::Duration kShortestWindow = absl::Seconds(10);
 constexpr absl::Duration kLongestWindow = absl::Minutes(1);
 constexpr uint64_t kStepsOfWindow = 20;
-// A step is late that takes so many times as long as those before it.
+// A step that takes this many times as long as those before it is late.
 constexpr int kLateFactor = 3;
-// Of a member: bytes of one more or less are 1 % of theirs.
+// Steps of each member over which traffic is measured. One step more or less changes the
+// result by 1 %.
 constexpr uint64_t kStepsOfTraffic = 100;
 constexpr absl::Duration kBudgetPeriod = absl::Hours(1);
 constexpr absl::Duration kShortBurn = absl::Minutes(5);
-// One window may be chance; so many in a row are news.
+// One missed window may be chance. This many in a row are reported.
 constexpr int kInARow = 3;
 constexpr absl::Duration kQuiet = absl::Minutes(10);
-// Windows that a trend is looked for in.
+// Number of windows in which a trend is looked for.
 constexpr size_t kTrendWindows = 30;
 
 std::string For(absl::Duration duration) {
@@ -36,7 +37,7 @@ std::string For(absl::Duration duration) {
 std::string Written(double value) { return absl::StrFormat("%.6g", value); }
 
 bool HasEnded(const JobView& job) {
-  return job.phase == "over" || job.phase == "failed" || job.phase == "saving";
+  return job.IsOver() || job.phase == JobPhase::kSaving;
 }
 
 }  // namespace
@@ -49,7 +50,7 @@ bool GoalWatch::IsDue(absl::Duration now) const {
   return !added_at_ || now - *added_at_ >= kSampleEvery;
 }
 
-// What a member did before it was seen first is not of this window.
+// The window excludes what a member did before it was first seen.
 GoalWatch::Member GoalWatch::Take(const MemberView& member, absl::Duration now) {
   Member next = {.incarnation = member.incarnation,
                  .steps = member.phases.steps,
@@ -148,7 +149,7 @@ void GoalWatch::NoteRates(absl::Duration now) {
   }
 }
 
-// A member that is in the middle of a step goes on as in the window before.
+// A member in the middle of a step is assumed to have its rate of the window before.
 std::optional<double> GoalWatch::Rate() const {
   double rate = 0;
   for (const auto& [rank, member] : known_) {
@@ -158,8 +159,8 @@ std::optional<double> GoalWatch::Rate() const {
   return rate;
 }
 
-// A step that is late takes at least as long as it has taken by now. Where that is all that
-// is known, and is less than the limit, the goal is neither met nor missed.
+// A late step counts with the time that it has taken so far. If that is all that is
+// known, and it is below the limit, the goal is neither met nor missed.
 std::optional<double> GoalWatch::StepP95(double limit, absl::Duration now) const {
   StepDurations durations = open_->durations;
   const bool has_steps = durations.total() > 0;
@@ -174,7 +175,7 @@ std::optional<double> GoalWatch::StepP95(double limit, absl::Duration now) const
   return milliseconds;
 }
 
-// Bytes of a step that is under way are not told apart, so few steps say little.
+// The bytes of the step under way are included, so few steps say little.
 std::optional<double> GoalWatch::WirePerStep() const {
   uint64_t bytes = 0;
   uint64_t steps = 0;
@@ -186,7 +187,7 @@ std::optional<double> GoalWatch::WirePerStep() const {
   return static_cast<double>(bytes) / static_cast<double>(steps) / 1e6;
 }
 
-// None: it is not known.
+// Empty: the value is not known.
 std::optional<double> GoalWatch::ValueOf(const Goal& goal, absl::Duration now) const {
   switch (goal.kind) {
     case GoalKind::kSamplesPerSecond:
@@ -195,7 +196,7 @@ std::optional<double> GoalWatch::ValueOf(const Goal& goal, absl::Duration now) c
       return StepP95(goal.limit, now);
     case GoalKind::kParticipation:
       if (open_->expected <= absl::ZeroDuration()) return std::nullopt;
-      // As people write shares: 9 of 10 are 0.9.
+      // Rounded to what people write: 9 of 10 are 0.9.
       return std::round(absl::FDivDuration(open_->present, open_->expected) * 1e9) / 1e9;
     case GoalKind::kWireMbPerStep:
       return WirePerStep();
@@ -239,8 +240,8 @@ void GoalWatch::Close(absl::Duration now, std::vector<GoalNews>& news) {
   }
 }
 
-// It is missed, or is met again. One that comes and goes is said once: events of other kinds
-// would not be kept beside so many.
+// Reports that a goal is missed, or is met again. A goal that changes often is reported
+// once, so that its events do not displace those of other kinds.
 void GoalWatch::Turn(Kept& kept, const Window& window,
                      std::vector<GoalNews>& news) const {
   kept.is_missed = !kept.is_missed;
@@ -278,12 +279,12 @@ void GoalWatch::Judge(Kept& kept, const Window& window,
                     .is_bad = true});
   }
   const double left = BudgetLeft(kept, window.end);
-  // One window of a minute is more than the usual budget, and may be chance.
+  // One missed window of a minute exceeds the usual budget, but may be chance.
   const bool is_spent = left <= 0 && MissedWindows(kept, window.end) > 1;
   if (!kept.is_spent && is_spent) {
     news.push_back(
-        {.what = absl::StrCat(goal, ": its error budget is spent; of the last hour ",
-                              spec_.budget * 100, " % may be missed"),
+        {.what = absl::StrCat(goal, ": its error budget is spent; it may be missed in ",
+                              spec_.budget * 100, " % of an hour"),
          .is_bad = true});
   }
   kept.is_spent = kept.is_spent ? left < 0.5 : is_spent;
@@ -302,7 +303,7 @@ void GoalWatch::LookAhead(Kept& kept, absl::Duration now,
   kept.misses_at.reset();
   if (!seconds) {
     kept.in_sight = 0;
-    // Once half of what it went by is new.
+    // A new warning is possible once half of the windows are new.
     if (kept.is_warned && ++kept.quiet >= kTrendWindows / 2) kept.is_warned = false;
     return;
   }

@@ -21,7 +21,7 @@ class Watched {
  public:
   explicit Watched(const std::string& goals, uint32_t workers = 2)
       : watch_(*ParseGoals(goals)) {
-    job_.phase = "running";
+    job_.phase = JobPhase::kRunning;
     job_.expected_workers = workers;
     job_.participants = workers;
     for (uint32_t rank = 0; rank < workers; ++rank) {
@@ -120,8 +120,9 @@ TEST(GoalWatch, SaysOnceThatAGoalIsMissedThatItsBudgetIsSpentAndThatItIsMetAgain
   EXPECT_THAT(job.TakeNews(),
               ElementsAre(HasSubstr("goal step_p95_ms<=150 is missed: 2")));
   job.Seconds(50, kSlow);
-  EXPECT_THAT(job.TakeNews(), ElementsAre(HasSubstr("its error budget is spent; of the "
-                                                    "last hour 2 % may be missed")));
+  EXPECT_THAT(job.TakeNews(),
+              ElementsAre(HasSubstr(
+                  "its error budget is spent; it may be missed in 2 % of an hour")));
   EXPECT_EQ(job.View().budget_left, 0);
   job.Seconds(30, kFast);
   EXPECT_FALSE(job.View().is_missed);
@@ -268,14 +269,14 @@ TEST(GoalWatch, AJobThatIsOverWillMissNothing) {
     job.Second(step += absl::Microseconds(150));
   }
   ASSERT_TRUE(job.View().missed_in.has_value());
-  job.job().phase = "over";
+  job.job().phase = JobPhase::kOver;
   job.Second(kNever);
   EXPECT_FALSE(job.View().missed_in.has_value());
 }
 
 TEST(GoalWatch, CountsNothingBeforeTheFirstStepAndAfterTheEnd) {
   GoalWatch watch(*ParseGoals("samples_per_s>=10"));
-  JobView job = {.phase = "waiting", .expected_workers = 1};
+  JobView job = {.phase = JobPhase::kWaiting, .expected_workers = 1};
   job.members.push_back({.rank = 0, .incarnation = 1});
   absl::Duration now;
   for (int i = 0; i < 200; ++i) {
@@ -283,12 +284,13 @@ TEST(GoalWatch, CountsNothingBeforeTheFirstStepAndAfterTheEnd) {
   }
   EXPECT_EQ(watch.View(now).at(0).missed_seconds, 0);
   job.members[0].phases.steps = 1;
-  job.phase = "over";
+  job.phase = JobPhase::kOver;
   for (int i = 0; i < 200; ++i) watch.Add(job, now += absl::Seconds(1));
   EXPECT_EQ(watch.View(now).at(0).missed_seconds, 0);
 }
 
-// A new life counts from zero again, and a coordinator that came back hears of all that was.
+// A new life counts from zero again, and a coordinator that came back hears of all that
+// was.
 TEST(GoalWatch, TakesNoFiguresOfBeforeForThoseOfAWindow) {
   Watched job("samples_per_s>=1", 1);
   job.Seconds(5, kFast);

@@ -1,6 +1,7 @@
-// Numbers of names that only grow, also across restarts: epochs of jobs, lives of
-// servers. Names come from outside without end, so those that nobody uses are forgotten
-// once there are many; what comes back begins above all that was forgotten.
+// Numbers, by name, that only grow, also across coordinator restarts: epochs of jobs,
+// incarnations of servers. New names come without limit, so unused ones are forgotten
+// once there are many. A forgotten name that comes back continues above all forgotten
+// numbers. Thread safety: none.
 #pragma once
 
 #include <algorithm>
@@ -17,7 +18,7 @@ namespace syncline {
 class GrowingNumbers {
  public:
   GrowingNumbers() = default;
-  // As stored.
+  // Restores stored numbers.
   GrowingNumbers(std::map<std::string, uint64_t> values, uint64_t floor)
       : values_(std::move(values)), floor_(floor) {}
 
@@ -33,7 +34,7 @@ class GrowingNumbers {
   void AtLeast(const std::string& name, uint64_t value) {
     if (Of(name) < value) values_[name] = value;
   }
-  // Forgets names out of use when there are more than `most`.
+  // Forgets unused names if there are more than `most` names.
   void Prune(size_t most, absl::FunctionRef<bool(const std::string&)> is_used) {
     if (values_.size() <= most) return;
     std::erase_if(values_, [&](const auto& entry) {
@@ -48,7 +49,7 @@ class GrowingNumbers {
 
  private:
   std::map<std::string, uint64_t> values_;
-  uint64_t floor_ = 0;  // the highest that was forgotten
+  uint64_t floor_ = 0;  // highest number that was forgotten
 };
 
 }  // namespace syncline

@@ -1,15 +1,15 @@
-// What a server remembers of a job for a coordinator that is started anew: which epochs it
-// has, the last decision, the figures that no decision has answered, and the same of steps
-// that a quorum closes. What was said to
-// the old coordinator may be lost, whether or not it was acknowledged, and so may what it
-// said; so this is said again, and nothing else has to be.
+// What a server remembers of a job for a restarted coordinator: its epochs, the last
+// decision, and the statistics that no decision has answered. For jobs with a quorum it
+// also remembers the last closed step and the reports that no closing has answered.
+// Messages to and from the old coordinator may be lost, even if they were acknowledged.
+// The server repeats exactly this state when it comes back.
 //
 //   held.Prepare(epoch); held.Commit(epoch); held.Report(figures); held.Decide(decision);
 //   hello.held.push_back(held.Describe(job));
 //   for (const BlockFigures& figures : held.undecided()) ...
 //   for (const StepHeld& step : held.unclosed()) ...
 //
-// Thread safety: none; pure, but for what it remembers.
+// Thread safety: none.
 #pragma once
 
 #include <algorithm>
@@ -25,11 +25,11 @@ namespace syncline {
 
 class JobMemory {
  public:
-  // It was told to prepare it.
+  // The server was told to prepare this epoch.
   void Prepare(uint64_t epoch) { prepared_ = std::max(prepared_, epoch); }
-  // All its engines have committed it.
+  // All engines of the server have committed this epoch.
   void Commit(uint64_t epoch) { committed_ = std::max(committed_, epoch); }
-  // A checkpoint was ordered or written.
+  // A checkpoint of this step was ordered or written.
   void Cut(uint64_t step) { cut_ = std::max(cut_, step); }
   void Report(const BlockFigures& figures) {
     if (decided_ && figures.step <= decided_->step) return;
@@ -41,7 +41,7 @@ class JobMemory {
     undecided_.erase(undecided_.begin(), undecided_.lower_bound({decision.step + 1, 0}));
   }
 
-  // Of a quorum.
+  // ---- Jobs with a quorum ----
   void Hold(const StepHeld& held) {
     if (closed_ && held.step <= closed_->step) return;
     held_[held.shard] = held;
@@ -60,14 +60,14 @@ class JobMemory {
             .decided = decided_,
             .closed = closed_};
   }
-  // In the order of steps and blocks.
+  // Returns the reported statistics that have no decision, by step and block.
   std::vector<BlockFigures> undecided() const {
     std::vector<BlockFigures> all;
     for (const auto& [key, figures] : undecided_) all.push_back(figures);
     return all;
   }
 
-  // Of the step that is not closed.
+  // Returns the reports of steps that are not closed.
   std::vector<StepHeld> unclosed() const {
     std::vector<StepHeld> all;
     for (const auto& [shard, held] : held_) all.push_back(held);

@@ -1,7 +1,6 @@
 #include "server/coordinator/job.h"
 
 #include <algorithm>
-#include <iterator>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -12,8 +11,8 @@
 namespace syncline {
 namespace {
 
-// Of what a worker says that leaves with an error.
-constexpr size_t kMostWhyBytes = 500;
+// Limit on the message of a worker that leaves with an error.
+constexpr size_t kMaxWhyBytes = 500;
 
 JobSpec WithoutTensors(const JobSpec& spec) {
   return {.name = spec.name,
@@ -31,6 +30,7 @@ Job::Job(uint32_t id, std::shared_ptr<const DeclaredJob> declared, std::string r
       spec_(WithoutTensors(declared_->spec)),
       parameters_(declared_->parameters),
       run_id_(std::move(run_id)),
+      outbox_(context.outbox),
       options_(context.options),
       counters_(context.counters),
       plan_(PlanOf(spec_.training)),
@@ -46,7 +46,8 @@ std::unique_ptr<const TrainingPlan> Job::PlanOf(const TrainingSettings& training
   return *std::move(plan);
 }
 
-// It stays for the status until another job takes its name, without what is large.
+// The job stays for the status until another job takes its name. This frees what is
+// large.
 void Job::BeOver() {
   phase_ = Phase::kOver;
   declared_.reset();
@@ -55,36 +56,35 @@ void Job::BeOver() {
   cut_wanted_ = false;
   homecoming_.reset();
   missing_.Clear();
+  hand_over_.reset();
 }
 
-void Job::ToServers(const CoordinatorBody& body, CoordinatorOutputs& outputs) const {
+void Job::ToServers(const CoordinatorBody& body) const {
   for (size_t place = 0; place < places_.size(); ++place) {
-    if (IsHere(place)) outputs.push_back(ToMember{places_[place].connection, body});
+    if (IsHere(place)) outbox_.Send(places_[place].connection, body);
   }
 }
 
 // ---- Workers speak, wait and go ----
 
-void Job::OnHeartbeat(uint32_t rank, const Heartbeat& beat, absl::Duration now,
-                      CoordinatorOutputs& outputs) {
+void Job::OnHeartbeat(uint32_t rank, const Heartbeat& beat, absl::Duration now) {
   workers_.Hear(rank, beat, now);
   furthest_step_ = std::max(furthest_step_, beat.step);
-  SayChoice(rank, beat.compression.choice, outputs);
+  SayChoice(rank, beat.compression.choice);
 }
 
-void Job::OnLeave(uint32_t rank, const Leave& leave, CoordinatorOutputs& outputs) {
-  outputs.push_back(CloseMember{workers_.at(rank).connection, absl::OkStatus()});
+void Job::OnLeave(uint32_t rank, const Leave& leave) {
+  outbox_.Close(workers_.at(rank).connection, absl::OkStatus());
   std::string what = absl::StrCat(workers_.Named(rank), " left");
   if (!leave.why.empty()) {
-    absl::StrAppend(&what, " with an error: ", Printable(leave.why, kMostWhyBytes));
-    outputs.push_back(LogReason{absl::StrCat("job '", spec_.name, "': ", what),
-                                LogReason::Level::kWarning});
+    absl::StrAppend(&what, " with an error: ", Printable(leave.why, kMaxWhyBytes));
+    Log(what, LogReason::Level::kWarning);
   }
   Forget(rank, EpochCause::kLeave, what);
-  Say({.kind = EventKind::kLeave, .what = what}, outputs);
-  if (workers_.empty()) return EndInOrder(outputs);
-  MaybeReleaseBarrier(outputs);
-  MaybeChangeEpoch(outputs);
+  Say({.kind = EventKind::kLeave, .what = what});
+  if (workers_.empty()) return EndInOrder();
+  MaybeReleaseBarrier();
+  MaybeChangeEpoch();
 }
 
 void Job::OnDisconnected(uint32_t rank, absl::Duration now) {
@@ -99,12 +99,12 @@ void Job::OnReturned(uint32_t rank, absl::Duration now) {
   worker.heard_at = now;
 }
 
-void Job::EndIfAbandoned(const std::string& run_id, CoordinatorOutputs& outputs) {
+void Job::EndIfAbandoned(const std::string& run_id) {
   const bool anyone_is_there =
       std::any_of(workers_.begin(), workers_.end(),
                   [](const auto& entry) { return entry.second.connected; });
   if (phase_ != Phase::kGathering || run_id_ == run_id || anyone_is_there) return;
-  Fail("all workers of that run are gone", outputs);
+  Fail("all workers of the run before are gone");
 }
 
 void Job::Forget(uint32_t rank, EpochCause cause, const std::string& reason) {
@@ -112,33 +112,31 @@ void Job::Forget(uint32_t rank, EpochCause cause, const std::string& reason) {
   change_reasons_.Add(cause, reason);
 }
 
-void Job::DropWorker(uint32_t rank, const std::string& reason, Readmission::Cause cause,
-                     CoordinatorOutputs& outputs) {
+void Job::DropWorker(uint32_t rank, const std::string& reason, Readmission::Cause cause) {
   NoteLoss(rank, cause);
   if (!stops_.Forget(rank)) lost_.insert(rank);
   const std::string what = absl::StrCat(workers_.Named(rank), " was dropped from job '",
                                         spec_.name, "': ", reason);
   const JobWorker& worker = workers_.at(rank);
-  // Also one without a stream: it may come back, and learns why.
-  outputs.push_back(
-      CloseMember{worker.connection,
-                  absl::AbortedError(absl::StrCat(what, "; connect again to rejoin"))});
-  outputs.push_back(LogReason{what, LogReason::Level::kWarning});
+  // This also closes a worker without a stream: it may return, and then learns why.
+  outbox_.Close(worker.connection,
+                absl::AbortedError(absl::StrCat(what, "; connect again to rejoin")));
+  outbox_.Log(what, LogReason::Level::kWarning);
   Say({.kind = EventKind::kDeath,
-       .what = absl::StrCat(workers_.Named(rank), " was dropped: ", reason)},
-      outputs);
+       .what = absl::StrCat(workers_.Named(rank), " was dropped: ", reason)});
   Forget(rank, EpochCause::kDeath, absl::StrCat(workers_.Named(rank), ": ", reason));
 }
 
-void Job::OnBarrier(uint32_t rank, uint64_t barrier, CoordinatorOutputs& outputs) {
-  if (workers_.EnterBarrier(rank, barrier)) MaybeReleaseBarrier(outputs);
+void Job::OnBarrier(uint32_t rank, uint64_t barrier) {
+  if (workers_.EnterBarrier(rank, barrier)) MaybeReleaseBarrier();
 }
 
-void Job::MaybeReleaseBarrier(CoordinatorOutputs& outputs) {
-  std::ranges::move(workers_.EndBarrier(), std::back_inserter(outputs));
-}
+void Job::MaybeReleaseBarrier() { outbox_.AddAll(workers_.EndBarrier()); }
 
-void Job::OnFigures(const BlockFigures& figures, CoordinatorOutputs& outputs) {
+// Figures of a server that gave its place up are ignored. They may come late, and may be
+// sums of other contributions than its successor has.
+void Job::OnFigures(uint32_t server, const BlockFigures& figures) {
+  if (!places_.Of(server)) return;
   if (phase_ != Phase::kRunning || !plan_->NeedsDecision()) return;
   const auto decision = decisions_.Add(figures.block, figures.step, figures.figures);
   if (!decision) return;
@@ -150,44 +148,43 @@ void Job::OnFigures(const BlockFigures& figures, CoordinatorOutputs& outputs) {
                            .decision = *decision,
                            .scaler = decisions_.scaling().scaler,
                            .skipped = decisions_.scaling().skipped};
-  ToServers(*decision_, outputs);
+  ToServers(*decision_);
 }
 
 // ---- Time and ends ----
 
-void Job::Tick(absl::Duration now, size_t servers_attached, CoordinatorOutputs& outputs) {
+void Job::Tick(absl::Duration now, size_t servers_attached) {
   if (phase_ == Phase::kOver) {
     if (!ended_at_) ended_at_ = now;
     return;
   }
-  if (phase_ == Phase::kGathering) SayWhoIsMissing(now, servers_attached, outputs);
-  AwaitReturn(now, outputs);
-  AwaitServers(now, outputs);
-  DropSilent(now, outputs);
-  EndStalls(now, outputs);
-  AwaitAnswers(now, outputs);
-  LetIn(now, outputs);
+  if (phase_ == Phase::kGathering) SayWhoIsMissing(now, servers_attached);
+  LookAgain(now);
+  AwaitReturn(now);
+  AwaitServers(now);
+  DropSilent(now);
+  EndStalls(now);
+  AwaitAnswers(now);
+  LetIn(now);
   if (phase_ == Phase::kOver) return;
-  CutWhenItIsTime(now, outputs);
+  CutWhenItIsTime(now);
   if (!workers_.empty() || saves_last_) {
     memberless_since_.reset();
     return;
   }
   if (phase_ == Phase::kGathering) {
     BeOver();
-    Say({.kind = EventKind::kEnd, .what = "all workers are gone before it began"},
-        outputs);
+    Say({.kind = EventKind::kEnd, .what = "all workers left before the job began"});
     return;
   }
   if (!memberless_since_) memberless_since_ = now;
   if (now - *memberless_since_ >= options_.timeouts.no_progress) {
-    Fail(absl::StrCat("no worker for ",
-                      absl::FormatDuration(options_.timeouts.no_progress)),
-         outputs);
+    Fail(absl::StrCat("no worker was connected for ",
+                      absl::FormatDuration(options_.timeouts.no_progress)));
   }
 }
 
-void Job::DropSilent(absl::Duration now, CoordinatorOutputs& outputs) {
+void Job::DropSilent(absl::Duration now) {
   std::vector<Lease> leases;
   for (const auto& [rank, worker] : workers_) {
     if (worker.is_awaited) continue;
@@ -198,58 +195,55 @@ void Job::DropSilent(absl::Duration now, CoordinatorOutputs& outputs) {
   }
   const std::vector<Drop> drops = ComputeDrops(now, leases, options_.timeouts);
   for (const Drop& drop : drops) {
-    DropWorker(drop.rank, drop.reason, Readmission::Cause::kDied, outputs);
+    DropWorker(drop.rank, drop.reason, Readmission::Cause::kDied);
   }
   if (drops.empty()) return;
-  MaybeReleaseBarrier(outputs);
-  MaybeChangeEpoch(outputs);
+  MaybeReleaseBarrier();
+  MaybeChangeEpoch();
 }
 
-void Job::Fail(const std::string& reason, CoordinatorOutputs& outputs) {
+void Job::Fail(const std::string& reason) {
   failed_ = true;
   for (const auto& [rank, worker] : workers_) {
-    outputs.push_back(ToMember{worker.connection, JobFailed{reason}});
-    outputs.push_back(CloseMember{
-        worker.connection, WithFailure(absl::UnavailableError(absl::StrCat(
-                                           "job '", spec_.name, "' failed: ", reason)),
-                                       Failure::kRetryable)});
+    outbox_.Send(worker.connection, JobFailed{reason});
+    outbox_.Close(worker.connection,
+                  WithFailure(absl::UnavailableError(absl::StrCat("job '", spec_.name,
+                                                                  "' failed: ", reason)),
+                              Failure::kRetryable));
   }
   workers_.ForgetAll();
-  End(reason, outputs);
+  End(reason);
 }
 
-void Job::FailWith(const absl::Status& status, CoordinatorOutputs& outputs) {
+void Job::FailWith(const absl::Status& status) {
   failed_ = true;
   for (const auto& [rank, worker] : workers_) {
-    outputs.push_back(CloseMember{worker.connection, status});
+    outbox_.Close(worker.connection, status);
   }
   workers_.ForgetAll();
-  End(std::string(status.message()), outputs);
+  End(std::string(status.message()));
 }
 
-void Job::End(const std::string& reason, CoordinatorOutputs& outputs) {
-  CoordinatorOutputs drops;
-  ToServers(DropJob{id_, reason}, drops);
-  DropStandIns(reason, drops);
+void Job::End(const std::string& reason) {
+  if (is_recorded_) {
+    outbox_.Store(RecordKey(id_), nullptr);
+    outbox_.Store(DeclarationKey(id_), nullptr);
+  }
+  ToServers(DropJob{id_, reason});
+  DropStandIns(reason);
+  LetFormerServersGo(reason);
   for (const auto& [place, missing] : missing_) {
     if (!missing.successor) continue;
-    drops.push_back(ToMember{missing.successor->connection, DropJob{id_, reason}});
+    outbox_.Send(missing.successor->connection, DropJob{id_, reason});
   }
   BeOver();
   reason_ = reason;
-  if (is_recorded_) {
-    outputs.push_back(StoreRecord{RecordKey(id_), nullptr});
-    outputs.push_back(StoreRecord{DeclarationKey(id_), nullptr});
-  }
-  std::ranges::move(drops, std::back_inserter(outputs));
-  outputs.push_back(
-      LogReason{absl::StrCat("job '", spec_.name,
-                             failed_ ? "' has failed: " : "' is over: ", reason),
-                failed_ ? LogReason::Level::kError : LogReason::Level::kInfo});
+  outbox_.Log(absl::StrCat("job '", spec_.name,
+                           failed_ ? "' has failed: " : "' is over: ", reason),
+              failed_ ? LogReason::Level::kError : LogReason::Level::kInfo);
   Say({.kind = EventKind::kEnd,
        .what =
-           absl::StrCat(failed_ ? "the job has failed: " : "the job is over: ", reason)},
-      outputs);
+           absl::StrCat(failed_ ? "the job has failed: " : "the job is over: ", reason)});
 }
 
 }  // namespace syncline

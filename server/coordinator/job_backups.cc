@@ -1,11 +1,13 @@
-// Backups of servers in the memory of others (ADR 29). Server i's is with the one after it,
-// in a stand-in: a process within the process, with engines and a stream of its own. To all
-// but this file a stand-in that takes over is a server that has read a journal.
+// The backups of a job's servers in the memory of other servers (ADR 29). At first the
+// backup of server i is on the next server. A stand-in holds it there: a node with its
+// own engines and its own stream inside the process of the holder. Outside this file, a
+// stand-in that takes over is treated like a server that has read a journal.
 //
-// A backup that is lost is stored as lost before its server hears that it may go on
-// without: from then on nothing makes it a server any more. A new one, on whichever server
-// has room, counts from the moment that it has all that the server's shards are. A
-// coordinator that is started anew takes all of them for lost.
+// A lost backup is stored as lost before its server hears that it may continue without
+// it. From then on it cannot take over any more. A new backup is made on a server that
+// has room. It counts once it has the whole state of the server's shards. If it is made
+// while another one is there, the server sends its records to both until then. A
+// coordinator that was restarted treats all backups as lost.
 #include <algorithm>
 #include <utility>
 
@@ -15,7 +17,7 @@
 namespace syncline {
 // ---- Stand-ins ----
 
-// The next order to start a stand-in for that place.
+// Returns a new order to start a stand-in for the place.
 HoldBackup Job::NextOrder(size_t place) {
   const JobServer& server = places_[place];
   return {.job = id_,
@@ -25,12 +27,11 @@ HoldBackup Job::NextOrder(size_t place) {
           .has_journal = journals_.IsFenced()};
 }
 
-void Job::AskForBackup(size_t place, const JobServer& holder,
-                       CoordinatorOutputs& outputs) {
+void Job::AskForBackup(size_t place, const JobServer& holder) {
   const HoldBackup order = NextOrder(place);
   backups_.Ask(place, holder, order.order);
-  outputs.push_back(PersistState{});
-  outputs.push_back(ToMember{holder.connection, order});
+  outbox_.Persist();
+  outbox_.Send(holder.connection, order);
 }
 
 bool Job::AwaitsStandIn(const StandInFor& stand_in) const {
@@ -39,32 +40,32 @@ bool Job::AwaitsStandIn(const StandInFor& stand_in) const {
          (missing_.OrderedBy(stand_in.order) || backups_.OrderedBy(stand_in.order));
 }
 
-void Job::OnStandIn(JobServer stand_in, const ServerHello& hello,
-                    CoordinatorOutputs& outputs) {
+void Job::OnStandIn(JobServer stand_in, const ServerHello& hello) {
   if (const auto place = missing_.OrderedBy(hello.stand_in->order)) {
     if (stand_in.shard_addresses.size() != places_[*place].shard_addresses.size()) {
       missing_.ForgetOrder(*place);
-      outputs.push_back(ToMember{stand_in.connection,
-                                 DropJob{id_, "it has another number of engines"}});
+      outbox_.Send(stand_in.connection,
+                   DropJob{id_, "it has a different number of engine threads"});
       return;
     }
     stand_in.host = missing_.Find(*place)->host;
-    return Restore(*place, stand_in, outputs);
+    return Restore(*place, stand_in);
   }
   const size_t place = backups_.OrderedBy(hello.stand_in->order).value();
   const JobServer& server = places_[place];
   const bool fits = stand_in.shard_addresses.size() == server.shard_addresses.size();
+  const uint32_t number = stand_in.server;
   backups_.Come(place, std::move(stand_in),
                 {.sender = {server.server, server.incarnation},
                  .session_key = hello.session_key,
                  .key = hello.key});
   if (!fits) {
-    return LoseBackup(place, "its stand-in has another number of engines", outputs);
+    return LoseBackupOf(number, "its stand-in has a different number of engine threads");
   }
-  const PlaceBackup& backup = backups_[place];
-  // A new one gets what the shards are by now from the server.
-  const bool loads = beginning_.resumes && !backup.is_being_made;
-  outputs.push_back(ToMember{
+  const HeldBackup& backup = backups_[place].latest();
+  // A backup that is made later gets the present state of the shards from the server.
+  const bool loads = beginning_.resumes && !backups_[place].is_being_made;
+  outbox_.Send(
       backup.stand_in->connection,
       ConfigureJob{
           .job = id_,
@@ -73,98 +74,127 @@ void Job::OnStandIn(JobServer stand_in, const ServerHello& hello,
           .first_shard = places_.FirstShard(place),
           .checkpoint_run = options_.keeps_checkpoints ? beginning_.run : 0,
           .resume_from = loads ? std::optional(beginning_.from.name) : std::nullopt,
-          .backup = backup.pair}});
+          .backup = backup.pair});
 }
 
-void Job::OnStandInConfigured(size_t place, CoordinatorOutputs& outputs) {
+void Job::OnStandInConfigured(size_t place) {
   if (!backups_.SetReady(place)) return;
   const PlaceBackup& backup = backups_[place];
-  outputs.push_back(
-      LogReason{absl::StrCat("job '", spec_.name, "': ", NameOf(backup.holder),
-                             backup.is_being_made ? " is given a new backup of server "
-                                                  : " holds the backup of server ",
-                             places_[place].server)});
-  if (backup.is_being_made) return ConnectBackup(place, outputs);
-  MaybeRun(outputs);
+  Log(absl::StrCat(NameOf(backup.latest().holder),
+                   backup.is_being_made ? " is given a new backup of server "
+                                        : " holds the backup of server ",
+                   places_[place].server));
+  if (backup.is_being_made) return ConnectBackup(place);
+  MaybeRun();
 }
 
-// Once the server has its shards, whose records these are.
-void Job::ConnectBackup(size_t place, CoordinatorOutputs& outputs) {
-  const PlaceBackup& backup = backups_[place];
-  outputs.push_back(ToMember{places_[place].connection,
-                             BackupAt{.job = id_,
-                                      .addresses = backup.stand_in->shard_addresses,
-                                      .pair = backup.pair,
-                                      .anew = backup.is_being_made}});
+// Called once the server has its shards: it then sends their records to the backup.
+void Job::ConnectBackup(size_t place) {
+  const HeldBackup& backup = backups_[place].latest();
+  outbox_.Send(places_[place].connection,
+               BackupAt{.job = id_,
+                        .addresses = backup.stand_in->shard_addresses,
+                        .pair = backup.pair,
+                        .with_state = backups_[place].is_being_made});
 }
 
 bool Job::HasBackup(size_t place) const {
-  return phase_ == Phase::kRunning && !committed_.empty() && backups_.CanTakeOver(place);
+  return phase_ == Phase::kRunning && HasBegun() && backups_.CanTakeOver(place);
 }
 
-void Job::DropStandIn(size_t place, const std::string& why, CoordinatorOutputs& outputs) {
-  const std::optional<JobServer> stand_in = backups_.TakeStandIn(place);
-  if (stand_in) outputs.push_back(ToMember{stand_in->connection, DropJob{id_, why}});
+void Job::DropStandIn(const std::optional<JobServer>& stand_in, const std::string& why) {
+  if (stand_in) outbox_.Send(stand_in->connection, DropJob{id_, why});
 }
 
-void Job::DropStandIns(const std::string& reason, CoordinatorOutputs& outputs) {
+void Job::DropStandIns(const std::string& reason) {
   for (size_t place = 0; place < backups_.size(); ++place) {
-    const auto& stand_in = backups_[place].stand_in;
-    // One that took over is among the servers, or missing_ has it.
-    if (!stand_in || backups_.Lacks(place) || missing_.contains(place)) continue;
-    outputs.push_back(ToMember{stand_in->connection, DropJob{id_, reason}});
+    if (backups_[place].is_being_made) DropStandIn(backups_[place].next.stand_in, reason);
+    // A stand-in that took over is among the servers, or in missing_.
+    if (!backups_[place].IsThere() || missing_.contains(place)) continue;
+    DropStandIn(backups_[place].present.stand_in, reason);
   }
 }
 
 // ---- What is lost, and what takes over ----
 
-void Job::OnBackupLost(uint32_t server, const std::string& reason,
-                       CoordinatorOutputs& outputs) {
-  if (const auto place = backups_.HeldBy(server))
-    return LoseBackup(*place, reason, outputs);
+void Job::OnBackupLost(uint32_t server, const BackupLost& lost) {
+  const std::string& reason = lost.reason;
+  if (backups_.HeldBy(server)) return LoseBackupOf(server, reason);
   const std::optional<size_t> place = places_.Of(server);
-  if (place && !backups_.empty()) LoseBackup(*place, reason, outputs);
+  if (!place || backups_.empty()) return;
+  // The stand-in has closed the connection itself, and may have every step that anybody
+  // was told of.
+  if (IsHandedOver(*place)) return;
+  const PlaceBackup& backup = backups_[*place];
+  const auto is_of = [&lost](const HeldBackup& held) {
+    return lost.session_key == 0 || lost.session_key == held.pair.session_key;
+  };
+  if (backup.IsThere() && is_of(backup.present)) return LoseBackup(*place, reason);
+  // The server may not have heard of the new backup yet. Then it means the one before,
+  // which is lost already.
+  const bool is_next = backup.is_being_made && backup.next.is_ready;
+  if (is_next && is_of(backup.next)) GiveUpNewBackup(*place, reason);
 }
 
-// Stored before the server hears of it: what it publishes from then on no backup has.
-void Job::LoseBackup(size_t place, const std::string& why, CoordinatorOutputs& outputs) {
-  if (phase_ == Phase::kOver) return;
-  if (!backups_.Lose(place, why)) return GiveUpNewBackup(place, why, outputs);
+void Job::LoseBackupOf(uint32_t stand_in, const std::string& why) {
+  const size_t place = backups_.HeldBy(stand_in).value();
+  if (backups_.IsNext(place, stand_in)) return GiveUpNewBackup(place, why);
+  LoseBackup(place, why);
+}
+
+// The loss is stored before the server hears of it: no backup has what the server
+// publishes from then on.
+void Job::LoseBackup(size_t place, const std::string& why) {
+  if (phase_ == Phase::kOver || !backups_.Lose(place, why)) return;
   const JobServer& server = places_[place];
-  outputs.push_back(
-      LogReason{absl::StrCat("job '", spec_.name, "': the backup of ", NameOf(server),
-                             " is lost: ", why, "; it goes on without one"),
-                LogReason::Level::kWarning});
+  Log(absl::StrCat("the backup of ", NameOf(server), " is lost: ", why,
+                   "; the server goes on without one"),
+      LogReason::Level::kWarning);
   Say({.kind = EventKind::kBackup,
-       .what = absl::StrCat("the backup of ", NameOf(server), " is lost: ", why)},
-      outputs);
-  Store(outputs);
-  DropStandIn(place, "the backup is lost", outputs);
-  if (!IsHere(place) && CanWaitFor(place)) return GoBackToJournal(place, why, outputs);
+       .what = absl::StrCat("the backup of ", NameOf(server), " is lost: ", why)});
+  Store();
+  DropStandIn(backups_.TakeStandIn(place), "the backup is lost");
+  if (!IsHere(place) && CanWaitFor(place)) return GoBackToJournal(place, why);
   if (!IsHere(place)) {
     return Fail(absl::StrCat(NameOf(server), " is lost, and so is its backup: ", why,
-                             HowToGoOn(place)),
-                outputs);
+                             HowToGoOn(place)));
   }
-  outputs.push_back(ToMember{server.connection, BackupGone{id_, why}});
-  MaybeRun(outputs);
+  const uint64_t key = backups_[place].present.pair.session_key;
+  outbox_.Send(server.connection, BackupGone{id_, why, key});
+  MaybeRun();
+  if (!IsHandedOver(place)) return;
+  // The server continues where it was, since the stand-in has told nobody of a step.
+  hand_over_.reset();
+  backups_.NoteMoveFailed(place);
+  Say({.kind = EventKind::kMoved,
+       .what = absl::StrCat(NameOf(server), " keeps its place: ", why)});
+  MaybeChangeEpoch();
 }
 
-void Job::Promote(size_t place, CoordinatorOutputs& outputs) {
-  const JobServer& stand_in = *backups_[place].stand_in;
+uint32_t Job::TellToTakeOver(size_t place) {
   TakeOver take = {.job = id_};
   if (journals_.IsFenced()) {
     take.run = journals_.run();
     take.generation = counters_.next_incarnation++;
-    outputs.push_back(PersistState{});
+    outbox_.Persist();
   }
-  missing_.Promote(place, stand_in, take.generation);
-  outputs.push_back(ToMember{stand_in.connection, take});
+  outbox_.Send(backups_[place].present.stand_in->connection, take);
+  return take.generation;
+}
+
+void Job::Promote(size_t place) {
+  if (backups_.GiveUp(place)) {
+    DropStandIn(backups_.TakeNext(place), "its server died before it was complete");
+  }
+  const JobServer& stand_in = *backups_[place].present.stand_in;
+  // If the server died during a hand-over, the stand-in was told to take over already.
+  const uint32_t generation = IsHandedOver(place)
+                                  ? std::exchange(hand_over_, std::nullopt)->generation
+                                  : TellToTakeOver(place);
+  missing_.Promote(place, stand_in, generation);
   const std::string what = absl::StrCat(
-      NameOf(places_[place]), " is dead, and its backup takes over: ", stand_in.name);
-  outputs.push_back(LogReason{absl::StrCat("job '", spec_.name, "': ", what),
-                              LogReason::Level::kWarning});
-  Say({.kind = EventKind::kServer, .what = what}, outputs);
+      NameOf(places_[place]), " died, and its backup takes over: ", stand_in.name);
+  Report(EventKind::kServer, what, LogReason::Level::kWarning);
 }
 
 // ---- A new one ----
@@ -183,7 +213,8 @@ bool Job::NeedsHost(const std::string& host, const LeavingHosts& leaving) const 
       continue;
     }
     const std::string& served_on = places_[place].host;
-    const std::string holder = HasBackup(place) ? backups_[place].stand_in->host : "";
+    const std::string holder =
+        HasBackup(place) ? backups_[place].present.stand_in->host : "";
     const auto at = leaving.find(served_on);
     const bool is_gone_soon = at != leaving.end() && at->second;
     if (is_gone_soon && holder == host) return true;
@@ -193,33 +224,37 @@ bool Job::NeedsHost(const std::string& host, const LeavingHosts& leaving) const 
   return false;
 }
 
-void Job::MoveBackups(const LeavingHosts& leaving, CoordinatorOutputs& outputs) {
+void Job::MoveBackups(const LeavingHosts& leaving) {
   for (size_t place = 0; place < backups_.size(); ++place) {
-    if (!HasBackup(place) || missing_.contains(place)) continue;
+    if (!HasBackup(place) || missing_.contains(place) || IsHandedOver(place)) continue;
     const auto served_on = leaving.find(places_[place].host);
-    // One that may end is about to: its backup is what will be left.
+    // A server that may end is about to end. Its backup is what will be left.
     if (served_on == leaving.end() || served_on->second) continue;
-    if (!leaving.contains(backups_[place].stand_in->host)) continue;
-    LoseBackup(place, "its server and its holder are to end", outputs);
+    if (!leaving.contains(backups_[place].present.stand_in->host)) continue;
+    LoseBackup(place, "its server and the server that holds it are being drained");
   }
 }
 
-bool Job::LacksBackups() const {
-  return phase_ == Phase::kRunning && !backups_.AreAllThere();
+bool Job::MakesBackups() const {
+  const bool has_all = backups_.AreAllThere() && !backups_.IsAnyBeingMade();
+  return phase_ == Phase::kRunning && !has_all;
 }
 
 CopyNeed Job::CopyOf(size_t place) const {
-  return {.bytes = places_.BytesOf(place), .host = places_[place].host};
+  return {.bytes = places_.BytesOf(place),
+          .host = places_[place].host,
+          .avoided = backups_[place].copy_failed_on};
 }
 
-// One of the others has, is being given or could be given the backup, which then takes its
-// memory.
+// Returns whether one of `others` has the place's backup, is being given it, or has room
+// for it. In the last case the copy is added to its memory in use.
 bool Job::KeepsCopy(size_t place, std::vector<JobServer>& others) const {
   const PlaceBackup& backup = backups_[place];
-  const bool is_held = HasBackup(place) || backup.is_being_made;
-  if (is_held && std::ranges::count(others, backup.holder.name, &JobServer::name) > 0) {
-    return true;
-  }
+  const auto is_other = [&others](const HeldBackup& held) {
+    return std::ranges::count(others, held.holder.name, &JobServer::name) > 0;
+  };
+  if (HasBackup(place) && is_other(backup.present)) return true;
+  if (backup.is_being_made && is_other(backup.next)) return true;
   const auto found = std::ranges::find_if(
       others, [&](const JobServer& one) { return MayHold(one, CopyOf(place)); });
   if (found == others.end()) return false;
@@ -227,18 +262,17 @@ bool Job::KeepsCopy(size_t place, std::vector<JobServer>& others) const {
   return true;
 }
 
-void Job::SeekBackups(const std::vector<JobServer>& connected, absl::Duration now,
-                      CoordinatorOutputs& outputs) {
-  if (!LacksBackups()) return;  // one that is over has no places any more
+void Job::SeekBackups(const std::vector<JobServer>& connected, absl::Duration now) {
+  if (!MakesBackups()) return;  // a job that is over has no places any more
   std::vector<JobServer> holders = connected;
   for (size_t place = 0; place < backups_.size(); ++place) {
     if (backups_.IsLate(place, now)) {
-      GiveUpNewBackup(place, "its stand-in did not come", outputs);
+      GiveUpNewBackup(place, "its stand-in did not come");
     }
     if (!SeeksBackup(place)) continue;
     if (!backups_.MayTry(place, now)) {
       backups_.NoteWhyNone(place,
-                           "the last one was lost soon, too; the next try follows");
+                           "the last one was lost soon, too; another try follows later");
       continue;
     }
     const CopyNeed copy = CopyOf(place);
@@ -246,42 +280,46 @@ void Job::SeekBackups(const std::vector<JobServer>& connected, absl::Duration no
     if (best == nullptr) {
       const bool is_alone = std::ranges::all_of(
           holders, [&](const JobServer& one) { return one.name == copy.host; });
-      backups_.NoteWhyNone(
-          place, is_alone ? "no other server that stays is attached"
-                          : "no other server that is attached has room for one");
+      backups_.NoteWhyNone(place, is_alone ? "no other server is attached that stays"
+                                           : "no other attached server has room for one");
       continue;
     }
     backups_.BeginNew(place, now);
-    AskForBackup(place, *best, outputs);
+    AskForBackup(place, *best);
     best->memory.placed_bytes += copy.bytes;
   }
 }
 
-void Job::GiveUpNewBackup(size_t place, const std::string& why,
-                          CoordinatorOutputs& outputs) {
-  if (!backups_.GiveUp(place)) return;
+void Job::GiveUpNewBackup(size_t place, const std::string& why) {
+  if (!backups_.GiveUpFailed(place)) return;
   const std::string what =
       absl::StrCat("the new backup of ", NameOf(places_[place]), " is lost: ", why);
-  outputs.push_back(LogReason{absl::StrCat("job '", spec_.name, "': ", what),
-                              LogReason::Level::kWarning});
-  Say({.kind = EventKind::kBackup, .what = what}, outputs);
-  if (backups_[place].is_ready) {
-    outputs.push_back(ToMember{places_[place].connection, BackupGone{id_, why}});
+  Report(EventKind::kBackup, what, LogReason::Level::kWarning);
+  const HeldBackup& next = backups_[place].next;
+  if (next.is_ready) {
+    outbox_.Send(places_[place].connection, BackupGone{id_, why, next.pair.session_key});
   }
-  DropStandIn(place, "the backup is lost", outputs);
+  DropStandIn(backups_.TakeNext(place), "the backup is lost");
 }
 
-void Job::OnBackedUp(uint32_t server, const BackedUp& backed_up,
-                     CoordinatorOutputs& outputs) {
+void Job::OnBackedUp(uint32_t server, const BackedUp& backed_up) {
   const std::optional<size_t> place = places_.Of(server);
   if (!place || backups_.empty()) return;
+  const bool replaces = backups_[*place].IsThere();
+  const HeldBackup before = backups_[*place].present;
   if (!backups_.Complete(*place, backed_up.session_key)) return;
-  Store(outputs);
-  const std::string what =
-      absl::StrCat(NameOf(places_[*place]), " has a backup again, with ",
-                   NameOf(backups_[*place].holder));
-  outputs.push_back(LogReason{absl::StrCat("job '", spec_.name, "': ", what)});
-  Say({.kind = EventKind::kBackup, .what = what}, outputs);
+  Store();
+  const std::string holder = NameOf(backups_[*place].present.holder);
+  Report(
+      EventKind::kBackup,
+      absl::StrCat(
+          NameOf(places_[*place]),
+          replaces ? " has its backup with " : " has a backup again, with ", holder,
+          replaces ? absl::StrCat(" now, no longer with ", NameOf(before.holder)) : ""));
+  if (!replaces) return;
+  const std::string why = absl::StrCat("another one, with ", holder, ", replaces it");
+  outbox_.Send(places_[*place].connection, BackupGone{id_, why, before.pair.session_key});
+  DropStandIn(before.stand_in, why);
 }
 
 }  // namespace syncline

@@ -1,5 +1,5 @@
-// Backups of servers in the memory of others: who holds what, who takes over, and that a
-// backup which misses anything never does.
+// Backups in the memory of other servers: where they are held, which take over, and that
+// an incomplete backup never takes over.
 #include <string>
 #include <utility>
 #include <vector>
@@ -15,8 +15,8 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-// Servers on connections 1 and 2 (numbers 0 and 1), their stand-ins on 3 and 4, ranks 0 and
-// 1 on 10 and 11.
+// The servers are on connections 1 and 2 (numbers 0 and 1), their stand-ins on 3 and 4,
+// and ranks 0 and 1 on 10 and 11.
 class JobBackups : public CoordinatorTest {
  protected:
   void AttachServers(int servers) {
@@ -78,13 +78,13 @@ TEST_F(JobBackups, EachServerHoldsTheOneBeforeItAndTheJobWaitsForBoth) {
   EXPECT_EQ(at->addresses, std::vector<std::string>{"memory0"});
   EXPECT_EQ(at->pair.session_key, 77u);
   EXPECT_TRUE(Last<WorkerWelcome>(10).has_value());
-  EXPECT_EQ(Shown().durability, "peer");
+  EXPECT_EQ(Shown().durability, Durability::kPeer);
   ASSERT_EQ(Shown().backups.size(), 2u);
   EXPECT_THAT(Shown().backups[0].holder, HasSubstr("server 1 (server2)"));
   EXPECT_THAT(Shown().backups[0].lost, IsEmpty());
 }
 
-// What it does not have yet has no records.
+// A server has no records to send before it has its shards.
 TEST_F(JobBackups, AServerThatTakesLongToBuildHearsOfItsBackupThen) {
   AttachServers(2);
   servers_answer_ = false;
@@ -106,10 +106,10 @@ TEST_F(JobBackups, AServerThatIsLostBeforeTheJobBeginsEndsItInOrder) {
   WorkersCome(WithBackups());
   StandInComes(3, Last<HoldBackup>(2).value());
   Lose(1, {2, 3, 10, 11});
-  EXPECT_EQ(Shown().phase, "failed");
+  EXPECT_EQ(Shown().phase, JobPhase::kFailed);
   EXPECT_THAT(Shown().reason,
               HasSubstr("server 0 (server1) is lost, and the job had not"));
-  // Whoever has something of it is told, and what it had is shown.
+  // The remaining members are told, and the backups of the job are still shown.
   EXPECT_TRUE(Last<DropJob>(2).has_value());
   EXPECT_TRUE(Last<DropJob>(3).has_value());
   ASSERT_EQ(Shown().backups.size(), 2u);
@@ -121,7 +121,7 @@ TEST_F(JobBackups, OneServerIsRefused) {
   AttachServers(1);
   WorkersCome(WithBackups());
   EXPECT_THAT(std::string(closed_.at(10).message()),
-              AllOf(HasSubstr("there is one server"), HasSubstr("--servers 2")));
+              AllOf(HasSubstr("there is only one server"), HasSubstr("--servers 2")));
 }
 
 TEST_F(JobBackups, ModesThatRunAheadAreRefused) {
@@ -136,10 +136,11 @@ TEST_F(JobBackups, AStandInThatNobodyWaitsForIsRefused) {
   Begin();
   Lose(3, {1, 2, 4, 10, 11});
   StandInComes(5, {.job = id_, .server = 0});
-  EXPECT_THAT(std::string(closed_.at(5).message()), HasSubstr("waits for no such"));
+  EXPECT_THAT(std::string(closed_.at(5).message()),
+              HasSubstr("no longer waits for this stand-in"));
 }
 
-// Its name is that of no server for other jobs.
+// Other jobs are not placed on a stand-in.
 TEST_F(JobBackups, StandInsServeOneJob) {
   Begin();
   JobSpec other = TwoTensors(1);
@@ -154,26 +155,40 @@ TEST_F(JobBackups, TheBackupOfADeadServerTakesItsPlace) {
   servers_answer_ = false;
   Lose(1, {2, 3, 10, 11});  // and with it the stand-in on its host
   EXPECT_TRUE(Last<TakeOver>(3).has_value());
-  EXPECT_EQ(Shown().phase, "waiting");
+  EXPECT_EQ(Shown().phase, JobPhase::kWaiting);
   servers_answer_ = true;
   Say(3, JobConfigured{id_, 5});
-  EXPECT_EQ(Shown().phase, "running");
+  EXPECT_EQ(Shown().phase, JobPhase::kRunning);
   const auto change = Last<EpochChanged>(10);
   ASSERT_TRUE(change.has_value());
   ASSERT_EQ(change->moved.size(), 1u);
   EXPECT_EQ(change->moved[0].address, "memory0");
-  EXPECT_THAT(Shown().backups[0].lost, HasSubstr("used up"));
-  // That of the other one was on the dead host.
+  EXPECT_THAT(Shown().backups[0].lost, HasSubstr("has taken over"));
+  // The backup of the other place was on the dead host.
   Lose(4, {2, 3, 10, 11});
   EXPECT_THAT(Shown().backups[1].lost, HasSubstr("server 0 (server1), which held it"));
   EXPECT_TRUE(Last<BackupGone>(2).has_value());
   EXPECT_FALSE(Last<JobFailed>(10).has_value());
 }
 
+TEST_F(JobBackups, TakeOverAlsoWhileAllWorkersAreGone) {
+  Begin();
+  Lose(10, {1, 2, 3, 4, 11});
+  Lose(11, {1, 2, 3, 4});
+  Lose(1, {2, 3});  // and with it the stand-in on its host
+  EXPECT_TRUE(Last<TakeOver>(3).has_value());
+  Say(3, JobConfigured{id_, 5});
+  EXPECT_EQ(Shown().phase, JobPhase::kRunning);
+  WorkersCome(WithBackups());
+  PassTimeBeating(absl::Seconds(1), {2, 3, 10, 11});
+  EXPECT_FALSE(Last<JobFailed>(10).has_value());
+  EXPECT_EQ(Last<WorkerWelcome>(10)->shard_addresses->at(0), "memory0");
+}
+
 TEST_F(JobBackups, TheLossIsShownAtOnce) {
   Begin();
   Say(1, Disconnected{});
-  EXPECT_EQ(Shown().phase, "waiting");
+  EXPECT_EQ(Shown().phase, JobPhase::kWaiting);
   EXPECT_THAT(Shown().reason, AllOf(HasSubstr("server 0 (server1) was lost 0 s ago"),
                                     HasSubstr("its backup takes over if")));
 }
@@ -186,10 +201,10 @@ TEST_F(JobBackups, WhatEndsBehindTheWorkersIsNoBackup) {
   Lose(1, {2, 3, 4, 10, 11});
   Say(3, JobConfigured{id_, 5});
   EXPECT_THAT(Last<JobFailed>(10)->reason,
-              HasSubstr("ends at step 5, and workers are at 9"));
+              HasSubstr("ends at step 5, but workers are at step 9"));
 }
 
-// The record says so before the server hears that nothing waits for its backup any more.
+// The loss is stored before the server hears that it may continue without a backup.
 TEST_F(JobBackups, ALostBackupIsStoredAsLostFirst) {
   Begin();
   const CoordinatorOutputs outputs =
@@ -214,8 +229,8 @@ TEST_F(JobBackups, ALostBackupIsStoredAsLostFirst) {
   Lose(1, {2, 10, 11});
   EXPECT_FALSE(Last<TakeOver>(3).has_value());
   EXPECT_THAT(Last<JobFailed>(10)->reason,
-              AllOf(HasSubstr("had no backup any more: the cable broke"),
-                    HasSubstr("go on from a checkpoint")));
+              AllOf(HasSubstr("no longer had a backup: the cable broke"),
+                    HasSubstr("resume from a checkpoint")));
 }
 
 TEST_F(JobBackups, ABackupThatDiesWhileItTakesOverEndsTheJob) {
@@ -229,7 +244,7 @@ TEST_F(JobBackups, ABackupThatDiesWhileItTakesOverEndsTheJob) {
 
 // ---- A new one ----
 
-// Server 0 dies, its backup takes over, and on connection 23 there is a server more.
+// Server 0 dies, its backup takes over, and another server is on connection 23.
 class NewBackups : public JobBackups {
  protected:
   void TakeOverOnce() {
@@ -244,7 +259,7 @@ class NewBackups : public JobBackups {
   }
   void Pass(absl::Duration time) { PassTimeBeating(time, {2, 3, 4, 5, 10, 11, 23}); }
   BackupView First() const { return Shown().backups[0]; }
-  // From what was stored; whoever comes back does so on another connection.
+  // Restarts the coordinator from what was stored. Members return on other connections.
   void StartAnew() {
     coordinator_ = std::make_unique<Coordinator>(CoordinatorOptions{
         .timeouts = Timeouts::Derive(kFailureTimeout), .expected_servers = 2});
@@ -256,25 +271,25 @@ class NewBackups : public JobBackups {
   uint32_t successor_ = 0;
 };
 
-// Not on the host on which the stand-in is that took over.
+// The new backup is not on the host of the stand-in that took over.
 TEST_F(NewBackups, ATakeOverIsFollowedByOneOnAnotherHost) {
   TakeOverOnce();
   Pass(absl::Seconds(1));
   const auto hold = Last<HoldBackup>(23);
   ASSERT_TRUE(hold.has_value());
   EXPECT_EQ(hold->server, successor_);
-  EXPECT_THAT(First().lost, HasSubstr("used up"));
+  EXPECT_THAT(First().lost, HasSubstr("has taken over"));
   EXPECT_THAT(First().next, HasSubstr("is being made with server 4 (server23)"));
   StandInComes(5, *hold);
   EXPECT_EQ(Last<ConfigureJob>(5)->backup->sender.server, successor_);
   const auto at = Last<BackupAt>(3);
   ASSERT_TRUE(at.has_value());
-  EXPECT_TRUE(at->anew);
+  EXPECT_TRUE(at->with_state);
   EXPECT_FALSE(First().lost.empty()) << "it does not have all yet";
   Say(3, BackedUp{id_, at->pair.session_key});
   EXPECT_THAT(First().lost, IsEmpty());
   EXPECT_THAT(First().holder, HasSubstr("server 4 (server23)"));
-  // And so on.
+  // The new backup takes over in turn.
   servers_answer_ = false;
   Say(3, Disconnected{});
   PassTimeBeating(kFailureTimeout / 2, {2, 5, 10, 11, 23});
@@ -285,7 +300,7 @@ TEST_F(NewBackups, UntilItHasAllADeathEndsTheJob) {
   TakeOverOnce();
   Pass(absl::Seconds(1));
   StandInComes(5, Last<HoldBackup>(23).value());
-  Say(3, BackedUp{id_, 12345});  // of another one
+  Say(3, BackedUp{id_, 12345});  // the key of another backup
   Say(3, Disconnected{});
   PassTimeBeating(kFailureTimeout / 2, {2, 5, 10, 11, 23});
   EXPECT_FALSE(Last<TakeOver>(5).has_value());
@@ -304,7 +319,7 @@ TEST_F(NewBackups, OneThatIsLostIsFollowedByTheNextAfterARest) {
   const uint32_t order = Last<HoldBackup>(23)->order;
   Pass(kFailureTimeout / 2);
   EXPECT_EQ(Last<HoldBackup>(23)->order, order);
-  EXPECT_THAT(First().next, HasSubstr("the next try follows"));
+  EXPECT_THAT(First().next, HasSubstr("another try follows later"));
   Pass(kFailureTimeout);
   EXPECT_GT(Last<HoldBackup>(23)->order, order);
   Say(23, ConfigureFailed{id_, absl::ResourceExhaustedError("no port is free")});
@@ -316,19 +331,20 @@ TEST_F(NewBackups, AStandInOfAnOlderOrderIsRefused) {
   TakeOverOnce();
   Pass(absl::Seconds(1));
   HoldBackup older = Last<HoldBackup>(23).value();
-  older.order = 1000;  // as one of a coordinator that is gone may be
+  older.order = 1000;  // like an order of an earlier coordinator
   StandInComes(5, older);
-  EXPECT_THAT(std::string(closed_.at(5).message()), HasSubstr("waits for no such"));
+  EXPECT_THAT(std::string(closed_.at(5).message()),
+              HasSubstr("no longer waits for this stand-in"));
 }
 
-// Another one seeks backups when the stand-in of the first is long overdue.
+// The job is over when the stand-in of its new backup becomes overdue.
 TEST_F(NewBackups, AJobThatIsOverSeeksNone) {
   TakeOverOnce();
   Pass(absl::Seconds(1));
   ASSERT_TRUE(Last<HoldBackup>(23).has_value());  // and nobody comes
   Say(3, Disconnected{});
   PassTimeBeating(kFailureTimeout, {2, 23, 10, 11});
-  ASSERT_EQ(Shown().phase, "failed");
+  ASSERT_EQ(Shown().phase, JobPhase::kFailed);
   JobSpec other = WithBackups();
   other.name = "other";
   for (const uint32_t rank : {0u, 1u}) {
@@ -339,7 +355,7 @@ TEST_F(NewBackups, AJobThatIsOverSeeksNone) {
   Say(2, BackupLost{Last<WorkerWelcome>(20).value().job, "the cable broke"});
   PassTimeBeating(DefaultPatience(kFailureTimeout) + absl::Seconds(2),
                   {2, 23, 31, 32, 20, 21});
-  EXPECT_EQ(Shown().phase, "failed");
+  EXPECT_EQ(Shown().phase, JobPhase::kFailed);
 }
 
 TEST_F(NewBackups, WithoutRoomThereIsNone) {
@@ -348,10 +364,11 @@ TEST_F(NewBackups, WithoutRoomThereIsNone) {
   Say(1, Disconnected{});
   Lose(4, {2, 3, 10, 11});
   Pass(absl::Seconds(1));
-  EXPECT_THAT(Shown().backups[1].next, HasSubstr("no other server that stays"));
+  EXPECT_THAT(Shown().backups[1].next,
+              HasSubstr("no other server is attached that stays"));
 }
 
-// A server of the job that has lost its backup only: the same one holds the next.
+// Only the backup is lost. The same server holds the next one.
 TEST_F(NewBackups, ALostCableIsFollowedByOneOnTheSameHost) {
   Begin();
   Say(1, BackupLost{id_, "the cable broke"});
@@ -371,7 +388,7 @@ TEST_F(NewBackups, AServerWhoseBackupIsThereMayEndAtOnce) {
   EXPECT_TRUE(Last<TakeOver>(3).has_value());
 }
 
-// What has taken over in its process, too.
+// The copy may be a stand-in in its process that has taken over.
 TEST_F(NewBackups, AServerThatHasTheOnlyCopyWaitsForANewBackup) {
   TakeOverOnce();
   Say(2, Drain{});
@@ -409,7 +426,7 @@ TEST_F(NewBackups, NothingNewGoesToAServerThatIsToEnd) {
   EXPECT_FALSE(Last<HoldBackup>(23).has_value());
 }
 
-// One after the other, where the backup of the first is with the second.
+// The backup of the first server is with the second, so they end one after the other.
 TEST_F(NewBackups, TheSecondWaitsUntilItHasPassedOnWhatTheFirstHad) {
   Begin();
   AttachServer(23);
@@ -424,7 +441,7 @@ TEST_F(NewBackups, TheSecondWaitsUntilItHasPassedOnWhatTheFirstHad) {
   EXPECT_FALSE(Last<JobFailed>(10).has_value());
 }
 
-// Before any of them may.
+// The backups move before any of the two servers may end.
 TEST_F(NewBackups, WhatTwoServersThatEndHaveOfEachOtherGoesElsewhere) {
   TakeOverOnce();
   AttachServer(24);
@@ -435,7 +452,8 @@ TEST_F(NewBackups, WhatTwoServersThatEndHaveOfEachOtherGoesElsewhere) {
   EXPECT_EQ(Last<HoldBackup>(24).value().server, successor_);
 }
 
-// The other one would be lost with its weights, did the first of them end before it is back.
+// If the first server ended before the other one is back, the other one's weights would
+// be lost with its backup.
 TEST_F(NewBackups, WhoComesBackFirstAndIsToEndWaitsForTheOthers) {
   Begin();
   const ServerWelcome welcome = Last<ServerWelcome>(1).value();

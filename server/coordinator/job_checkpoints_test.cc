@@ -1,4 +1,4 @@
-// When jobs are saved, and what they begin with.
+// When jobs are saved, and which checkpoints they begin with.
 #include <functional>
 #include <memory>
 #include <string>
@@ -28,7 +28,7 @@ TEST_F(SavedJobs, BeginWhereTheirCheckpointIsAndNobodySeeds) {
   next_step_[1] = 40;
   Beginning beginning = {.run = 3, .resumes = true};
   beginning.from.name = {.run = 2, .step = 40};
-  // Somebody had changed an option while it ran.
+  // An option was changed while the earlier job ran.
   beginning.from.training.optimizer.options["lr"] = 0.125;
   Answer(CheckpointFound{.job = find.job, .beginning = beginning});
   const auto configure = Last<ConfigureJob>(1);
@@ -51,7 +51,65 @@ TEST_F(SavedJobs, BeginWhereTheirCheckpointIsAndNobodySeeds) {
   EXPECT_THAT(Said(EventKind::kSettings)[0], HasSubstr("to 0.125"));
 }
 
-// Fails at step 47, and begins again with that checkpoint: what its events and figures say.
+// The store may have checkpoints of the job.
+TEST_F(SavedJobs, WaitForAPlaceThatIsAwayAndNeverBeginAnew) {
+  Announce(TwoTensors(2));
+  const uint32_t job = std::get<FindCheckpoint>(orders_.at(0)).job;
+  const auto away = [&] {
+    Answer(CheckpointFound{.job = job,
+                           .beginning = absl::UnavailableError("it does not answer")});
+  };
+  away();
+  for (size_t asked = 2; asked < 12; ++asked) {
+    EXPECT_EQ(orders_.size(), asked - 1) << "not at once";
+    for (int second = 0; second < 40 && orders_.size() < asked; ++second) {
+      PassTimeBeating(absl::Seconds(1), {1, 10, 11});
+    }
+    ASSERT_EQ(orders_.size(), asked);
+    EXPECT_EQ(std::get<FindCheckpoint>(orders_.back()).resume, "auto");
+    away();
+  }
+  PassTimeBeating(absl::Seconds(2), {1, 10, 11});
+  EXPECT_THAT(Last<Waiting>(10)->reason,
+              HasSubstr("waiting for its checkpoints: it does not answer, "));
+  EXPECT_TRUE(closed_.empty());
+  EXPECT_FALSE(Last<ConfigureJob>(1).has_value());
+  EXPECT_THAT(Said(EventKind::kCheckpoint),
+              ElementsAre("waits for its checkpoints: it does not answer"));
+  while (orders_.size() == 11) PassTimeBeating(absl::Seconds(1), {1, 10, 11});
+  next_step_[1] = 40;
+  Beginning beginning = {.run = 3, .resumes = true};
+  beginning.from.name = {.run = 2, .step = 40};
+  Answer(CheckpointFound{.job = job, .beginning = beginning});
+  ASSERT_TRUE(Last<ConfigureJob>(1).has_value());
+  EXPECT_EQ(Last<ConfigureJob>(1)->resume_from, beginning.from.name);
+}
+
+TEST_F(SavedJobs, ThatBeginAnewAndSaveNothingDoNotWaitForAPlaceThatIsAway) {
+  JobSpec job = TwoTensors(2);
+  job.settings.resume = "never";
+  Announce(job);
+  Answer(CheckpointFound{.job = std::get<FindCheckpoint>(orders_.at(0)).job,
+                         .beginning = absl::UnavailableError("it does not answer")});
+  ASSERT_TRUE(Last<ConfigureJob>(1).has_value());
+  EXPECT_EQ(Last<ConfigureJob>(1)->checkpoint_run, 0u);
+  EXPECT_TRUE(Last<WorkerWelcome>(10).has_value());
+  EXPECT_THAT(std::string(Create().status.message()),
+              HasSubstr("their place did not answer when it began"));
+}
+
+TEST_F(SavedJobs, ThatBeginAnewAndAreSavedWaitForTheirPlace) {
+  JobSpec job = TwoTensors(2);
+  job.settings.resume = "never";
+  job.settings.checkpoint_every.steps = 10;
+  Announce(job);
+  Answer(CheckpointFound{.job = std::get<FindCheckpoint>(orders_.at(0)).job,
+                         .beginning = absl::UnavailableError("it does not answer")});
+  EXPECT_FALSE(Last<ConfigureJob>(1).has_value());
+}
+
+// The job fails at step 47 and begins again with a checkpoint. These tests check its
+// events and metrics.
 class SavedJobsThatFail : public SavedJobs {
  protected:
   void FailAndBeginAgain(uint64_t checkpoint, const std::string& resume) {
@@ -59,7 +117,14 @@ class SavedJobsThatFail : public SavedJobs {
     BeginJob(job);
     Say(10, Heartbeat{.step = 46});
     Say(11, Heartbeat{.step = 47});
-    Say(1, ConfigureFailed{job_, absl::DataLossError("the memory is damaged")});
+    if (is_stopped_) {
+      const LauncherStop stop = {.job = job.name, .run_id = "run", .ranks = {0, 1}};
+      EXPECT_TRUE(Call(stop).status.ok());
+      for (const ConnectionId worker : {10, 11}) Say(worker, Disconnected{});
+      EXPECT_EQ(coordinator_->View(now_).jobs.at(0).phase, JobPhase::kOver);
+    } else {
+      Say(1, ConfigureFailed{job_, absl::DataLossError("the memory is damaged")});
+    }
     job.settings.resume = resume;
     job.settings.push_codec =
         "int8";  // another declaration: DeclaredSpecs tells none apart by `resume`
@@ -80,6 +145,7 @@ class SavedJobsThatFail : public SavedJobs {
     ASSERT_TRUE(Last<WorkerWelcome>(20).has_value());
   }
   bool comes_too_early_ = false;
+  bool is_stopped_ = false;
   uint64_t Rollbacks() const {
     return coordinator_->View(now_).jobs.at(0).recoveries.rollbacks;
   }
@@ -88,21 +154,27 @@ class SavedJobsThatFail : public SavedJobs {
 TEST_F(SavedJobsThatFail, SayHowManyStepsAreLost) {
   FailAndBeginAgain(40, "auto");
   EXPECT_EQ(Rollbacks(), 1u);
-  EXPECT_THAT(
-      Said(EventKind::kRecovery),
-      ElementsAre("goes back from step 47, to which its last run had come, to 40: "
-                  "7 steps are made again"));
+  EXPECT_THAT(Said(EventKind::kRecovery),
+              ElementsAre("goes back from step 47, which its last run had reached, to "
+                          "step 40: 7 steps are repeated"));
 }
 
 TEST_F(SavedJobsThatFail, SayThatAllAreLostWhereThereIsNoCheckpoint) {
   FailAndBeginAgain(0, "auto");
   EXPECT_EQ(Rollbacks(), 1u);
   EXPECT_THAT(Said(EventKind::kRecovery),
-              ElementsAre(HasSubstr("to 0: 47 steps are made again")));
+              ElementsAre(HasSubstr("to step 0: 47 steps are repeated")));
 }
 
 TEST_F(SavedJobsThatFail, LoseNothingWithACheckpointOfTheirLastStep) {
   FailAndBeginAgain(47, "latest");
+  EXPECT_EQ(Rollbacks(), 0u);
+  EXPECT_THAT(Said(EventKind::kRecovery), IsEmpty());
+}
+
+TEST_F(SavedJobsThatFail, AreNotThoseThatAUserStopped) {
+  is_stopped_ = true;
+  FailAndBeginAgain(40, "auto");
   EXPECT_EQ(Rollbacks(), 0u);
   EXPECT_THAT(Said(EventKind::kRecovery), IsEmpty());
 }
@@ -139,7 +211,7 @@ TEST_F(SavedJobs, AreRefusedWithOtherSettingsThanTheirState) {
   Answer(CheckpointFound{.job = std::get<FindCheckpoint>(orders_.at(0)).job,
                          .beginning = beginning});
   EXPECT_THAT(std::string(closed_.at(10).message()),
-              HasSubstr("run2-step40 was made with other settings"));
+              HasSubstr("run2-step40 was made with different settings"));
 }
 
 TEST_F(SavedJobs, AreRefusedWithChangesThatMakeNoSense) {
@@ -203,7 +275,7 @@ TEST_F(SavedJobs, GoOnWhenAServerCannotWriteAndTheRestIsDeleted) {
   Create();
   EXPECT_TRUE(Saved().is_under_way);
   EXPECT_THAT(Said(EventKind::kCheckpoint).back(),
-              HasSubstr(" failed, earlier ones stay: "));
+              HasSubstr(" failed, earlier ones are kept: "));
 }
 
 TEST_F(SavedJobs, AreNeverCutTwiceAtOneStepAndLateWordsOpenNothing) {
@@ -251,7 +323,7 @@ TEST_F(SavedJobs, OfAScheduleInStepsAreToldToThoseWhoTrainNothing) {
   Say(1, Written(10));
   EXPECT_EQ(Last<CutAt>(1)->step, 10);
   EXPECT_EQ(std::get<KeepCheckpoint>(orders_.at(0)).manifest.name.step, 10);
-  // A step that the schedule has anyway is not cut twice.
+  // A step that is cut by schedule is not cut twice.
   next_step_[1] = 19;
   Create();
   EXPECT_EQ(Last<CutAt>(1)->step, 19);
@@ -312,16 +384,16 @@ TEST_F(SavedJobs, KeepTheLossScaleOfTheirStepHoweverLateServersAre) {
   Say(1, Written(3));
   ASSERT_EQ(orders_.size(), 1);
   EXPECT_EQ(std::get<KeepCheckpoint>(orders_[0]).manifest.loss_scaler.scale, 65536);
-  // That of the schedule was not open, and what was kept for it is gone.
+  // The scheduled cut was not open, and its loss scale is not kept any more.
   Say(1, Written(4));
   ASSERT_EQ(orders_.size(), 2);
   EXPECT_EQ(std::get<DiscardCheckpoint>(orders_[1]).name.step, 4);
-  EXPECT_THAT(Saved().error, HasSubstr("the loss scale of its step is gone"));
+  EXPECT_THAT(Saved().error, HasSubstr("its loss scale is no longer known"));
 }
 
-// ---- The coordinator is started anew ----
+// ---- The coordinator is restarted ----
 
-// One server finishes before the other says that it did so under the old coordinator.
+// One server finishes, and then the other reports that it finished before the restart.
 TEST_F(SavedJobsOfTwoServers, GiveUpWhatSomeWroteUnderTheOldCoordinator) {
   JobSpec job = TwoTensors(2);
   job.settings.checkpoint_every.steps = 10;
@@ -332,14 +404,15 @@ TEST_F(SavedJobsOfTwoServers, GiveUpWhatSomeWroteUnderTheOldCoordinator) {
   EXPECT_EQ(Saved().failed, 0u);
   ServerReturns(2, {.cut = 10});
   EXPECT_EQ(Saved().failed, 1u);
-  EXPECT_THAT(Saved().error, HasSubstr("the coordinator was started anew"));
-  // The next one is complete.
+  EXPECT_THAT(Saved().error, HasSubstr("the coordinator was restarted"));
+  // The next checkpoint is complete.
   Say(10, Written(20));
   Say(20, Written(20));
   EXPECT_EQ(std::get<KeepCheckpoint>(orders_.back()).manifest.name.step, 20u);
 }
 
-// What it knew of the loss scale at that step is gone, and no disk is to blame.
+// The loss scale of that step is lost with the coordinator. The error must not blame a
+// disk.
 TEST_F(SavedJobsOfTwoServers, SayThatTheLossScaleWentWithTheCoordinator) {
   JobSpec job = TwoTensors(2);
   job.training.gradient["clip_global_norm"] = 1.0;
@@ -351,7 +424,7 @@ TEST_F(SavedJobsOfTwoServers, SayThatTheLossScaleWentWithTheCoordinator) {
   Say(10, Written(10));
   Say(20, Written(10));
   EXPECT_EQ(Saved().failed, 1u);
-  EXPECT_THAT(Saved().error, HasSubstr("the coordinator was started anew"));
+  EXPECT_THAT(Saved().error, HasSubstr("the coordinator was restarted"));
 }
 
 }  // namespace

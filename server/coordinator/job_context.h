@@ -1,4 +1,4 @@
-// What jobs are told by the coordinator that owns them.
+// What the coordinator passes to each of its jobs.
 #pragma once
 
 #include <cstdint>
@@ -6,8 +6,10 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
 #include "server/coordinator/coordinator.h"
 #include "server/coordinator/growing_numbers.h"
+#include "server/coordinator/outbox.h"
 
 namespace syncline {
 
@@ -17,11 +19,15 @@ struct JobServer {
   uint32_t incarnation = 0;
   ConnectionId connection = 0;
   std::string name;
-  std::string host = {};  // in whose process it runs: itself, but for a stand-in
+  // Name of the server in whose process it runs: its own, except for a stand-in.
+  std::string host = {};
   std::vector<std::string> shard_addresses;
   ServerMemory memory = {};
-  std::vector<JournaledRun> journals = {};  // that it could take up again
-  // The epoch from which on workers find it there; 0: it began with the job.
+  std::vector<JournaledRun> journals = {};  // runs that it can restore
+  // The rest of this group is set for servers that are offered to jobs.
+  absl::Duration attached_at = {};
+  bool feeds_two_backups = false;  // ServerHello
+  // The first epoch in which it has its place; 0: since the job began.
   uint64_t moved_in = 0;
 };
 
@@ -30,17 +36,20 @@ inline std::string NameOf(const JobServer& server) {
   return absl::StrCat("server ", server.server, " (", server.name, ")");
 }
 
-// Counters that survive the coordinator: they only grow.
+// Counters that are stored and never decrease, also across coordinator restarts.
 struct Counters {
   uint32_t next_job = 1;
+  // Also numbers orders of stand-ins and generations of journals, so that none of these
+  // is ever used twice.
   uint32_t next_incarnation = 1;
   GrowingNumbers epochs;  // by job name
 };
 
-// What outlives all jobs.
+// State of the coordinator that jobs share.
 struct JobContext {
   const CoordinatorOptions& options;
   Counters& counters;
+  Outbox& outbox;
 };
 
 }  // namespace syncline

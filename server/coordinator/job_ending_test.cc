@@ -1,4 +1,4 @@
-// How a job ends whose last step is saved.
+// How a job ends that saves its last step.
 #include <memory>
 #include <string>
 #include <variant>
@@ -12,14 +12,14 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// All workers leave at that step.
+// Lets all workers leave at that step.
 class EndingJobs : public SavedJobs {
  protected:
   void End(uint64_t step) {
     next_step_[1] = step;
     for (const ConnectionId connection : {10, 11}) Say(connection, Leave{});
   }
-  std::string Phase() { return coordinator_->View(now_).jobs.at(0).phase; }
+  JobPhase Phase() { return coordinator_->View(now_).jobs.at(0).phase; }
   JobSpec EveryTen() const {
     JobSpec job = TwoTensors(2);
     job.settings.checkpoint_every.steps = 10;
@@ -32,7 +32,7 @@ TEST_F(EndingJobs, AreOverOnceTheirLastStepIsSaved) {
   Say(1, Written(10));
   Answer(CheckpointKept{.job = job_, .name = {.run = 3, .step = 10}});
   End(17);
-  EXPECT_EQ(Phase(), "saving");
+  EXPECT_EQ(Phase(), JobPhase::kSaving);
   EXPECT_TRUE(Saved().is_under_way);
   EXPECT_FALSE(Last<DropJob>(1).has_value());
   EXPECT_FALSE(Create().status.ok()) << "its members are gone";
@@ -45,9 +45,9 @@ TEST_F(EndingJobs, AreOverOnceTheirLastStepIsSaved) {
   PassTimeBeating(absl::Minutes(5), {1});
   Say(1, Written(17));
   EXPECT_EQ(std::get<KeepCheckpoint>(orders_.back()).manifest.name.step, 17);
-  EXPECT_EQ(Phase(), "saving");
+  EXPECT_EQ(Phase(), JobPhase::kSaving);
   Answer(CheckpointKept{.job = job_, .name = {.run = 3, .step = 17}});
-  EXPECT_EQ(Phase(), "over");
+  EXPECT_EQ(Phase(), JobPhase::kOver);
   EXPECT_TRUE(Last<DropJob>(1).has_value());
   EXPECT_EQ(Saved().latest, "run3-step17");
 }
@@ -55,7 +55,7 @@ TEST_F(EndingJobs, AreOverOnceTheirLastStepIsSaved) {
 TEST_F(EndingJobs, TheNextRunIsToldForWhatItWaits) {
   BeginJob(EveryTen());
   End(17);
-  ASSERT_EQ(Phase(), "saving");
+  ASSERT_EQ(Phase(), JobPhase::kSaving);
   SayHello(20, EveryTen(), {.rank = 0, .run_id = "next", .name = "worker"});
   EXPECT_FALSE(closed_.contains(20)) << closed_[20];
   EXPECT_THAT(Last<Waiting>(20)->reason,
@@ -65,7 +65,7 @@ TEST_F(EndingJobs, TheNextRunIsToldForWhatItWaits) {
 TEST_F(EndingJobs, WaitForWhatIsBeingWrittenAndSaveTheLastStepOnceMoreIfThatFailed) {
   BeginJob(EveryTen());
   End(20);
-  // The servers were at it before the workers left.
+  // The servers were already writing the step when the workers left.
   EXPECT_EQ(Last<CutAt>(1)->step, 20);
   EXPECT_TRUE(Last<CutAt>(1)->last) << "no push comes for blocks that lie behind";
   EXPECT_FALSE(Last<CutAt>(1)->again);
@@ -73,7 +73,7 @@ TEST_F(EndingJobs, WaitForWhatIsBeingWrittenAndSaveTheLastStepOnceMoreIfThatFail
   CheckpointWritten busy = Written(20);
   busy.status = absl::UnavailableError("that of step 10 is still being written");
   Say(1, busy);
-  // What failed is deleted before the same files are written anew.
+  // The failed attempt is deleted before the same files are written again.
   ASSERT_EQ(orders_.size(), 2);
   EXPECT_TRUE(std::holds_alternative<DiscardCheckpoint>(orders_[0]));
   EXPECT_TRUE(std::holds_alternative<SettleCheckpoints>(orders_[1]));
@@ -83,11 +83,11 @@ TEST_F(EndingJobs, WaitForWhatIsBeingWrittenAndSaveTheLastStepOnceMoreIfThatFail
   EXPECT_TRUE(Last<CutAt>(1)->again);
   Say(1, Written(20));
   Answer(CheckpointKept{.job = job_, .name = {.run = 3, .step = 20}});
-  EXPECT_EQ(Phase(), "over");
+  EXPECT_EQ(Phase(), JobPhase::kOver);
   EXPECT_EQ(Saved().latest, "run3-step20");
 }
 
-// Of a slow disk: its report comes when the workers have left.
+// A slow disk: the report arrives after the workers have left.
 TEST_F(EndingJobs, KeepAnEarlierCheckpointThatWasStillBeingWritten) {
   BeginJob(EveryTen());
   End(25);
@@ -96,7 +96,7 @@ TEST_F(EndingJobs, KeepAnEarlierCheckpointThatWasStillBeingWritten) {
   ASSERT_TRUE(std::holds_alternative<KeepCheckpoint>(orders_.back()));
   EXPECT_EQ(std::get<KeepCheckpoint>(orders_.back()).manifest.name.step, 10);
   Answer(CheckpointKept{.job = job_, .name = {.run = 3, .step = 10}});
-  EXPECT_EQ(Phase(), "saving");
+  EXPECT_EQ(Phase(), JobPhase::kSaving);
 }
 
 TEST_F(EndingJobs, AreNotSavedTwiceNorWithoutAScheduleNorWithoutAStep) {
@@ -104,13 +104,13 @@ TEST_F(EndingJobs, AreNotSavedTwiceNorWithoutAScheduleNorWithoutAStep) {
   Say(1, Written(20));
   Answer(CheckpointKept{.job = job_, .name = {.run = 3, .step = 20}});
   End(20);
-  EXPECT_EQ(Phase(), "over");
+  EXPECT_EQ(Phase(), JobPhase::kOver);
   coordinator_ = std::make_unique<Coordinator>(
       CoordinatorOptions{.expected_servers = 1, .keeps_checkpoints = true});
   orders_.clear();
   BeginJob(TwoTensors(2));
   End(20);
-  EXPECT_EQ(Phase(), "over");
+  EXPECT_EQ(Phase(), JobPhase::kOver);
 }
 
 TEST_F(EndingJobs, AreOverWithAnErrorWhenTheLastStepCannotBeSaved) {
@@ -120,7 +120,7 @@ TEST_F(EndingJobs, AreOverWithAnErrorWhenTheLastStepCannotBeSaved) {
   CheckpointWritten failed = Written(7);
   failed.status = absl::ResourceExhaustedError("No space left on device");
   Say(1, failed);
-  EXPECT_EQ(Phase(), "over");
+  EXPECT_EQ(Phase(), JobPhase::kOver);
   EXPECT_THAT(Saved().error, HasSubstr("run3-step7: No space left"));
 }
 
@@ -129,9 +129,9 @@ TEST_F(EndingJobs, AreOverWithAnErrorWhenAServerNeverWrites) {
   End(7);
   Answer(CheckpointsSettled{job_});
   PassTimeBeating(absl::Minutes(29), {1});
-  EXPECT_EQ(Phase(), "saving");
+  EXPECT_EQ(Phase(), JobPhase::kSaving);
   PassTimeBeating(absl::Minutes(2), {1});
-  EXPECT_EQ(Phase(), "over");
+  EXPECT_EQ(Phase(), JobPhase::kOver);
   EXPECT_THAT(Saved().error, HasSubstr("run3-step7: server 0 did not write it"));
 }
 
@@ -140,11 +140,11 @@ TEST_F(EndingJobs, FailWhenAServerDies) {
   End(7);
   Answer(CheckpointsSettled{job_});
   PassTimeBeating(absl::Minutes(2), {});
-  EXPECT_EQ(Phase(), "failed");
+  EXPECT_EQ(Phase(), JobPhase::kFailed);
   EXPECT_THAT(coordinator_->View(now_).jobs.at(0).reason, HasSubstr("is lost"));
 }
 
-// One that was asked for lies behind where the workers left.
+// A requested checkpoint is of a later step than the one at which the workers left.
 TEST_F(EndingJobs, DoNotWaitForStepsThatNeverCome) {
   JobSpec job = EveryTen();
   job.training.aggregation = Aggregation::kArrival;
@@ -161,7 +161,7 @@ TEST_F(EndingJobs, DoNotWaitForStepsThatNeverCome) {
   Say(1, Written(17));
   Say(1, Written(16));
   Answer(CheckpointKept{.job = job_, .name = {.run = 3, .step = 16}});
-  EXPECT_EQ(Phase(), "over");
+  EXPECT_EQ(Phase(), JobPhase::kOver);
   EXPECT_EQ(Saved().failed, 0u);
 }
 
@@ -179,11 +179,11 @@ TEST_F(EndingJobsOfTwoServers, FailWhenTheCoordinatorIsStartedAnewMeanwhile) {
   ServerReturns(1, {});
   ServerReturns(2, {});
   const JobView view = coordinator_->View(now_).jobs.at(0);
-  EXPECT_EQ(view.phase, "failed");
+  EXPECT_EQ(view.phase, JobPhase::kFailed);
   EXPECT_THAT(view.reason, HasSubstr("the last checkpoint is run3-step10"));
 }
 
-// A cut of the schedule at the step where workers leave went with the old coordinator.
+// The scheduled cut at the step where workers leave was lost with the old coordinator.
 TEST_F(EndingJobsOfTwoServers, SaveTheLastStepThatWasBeingSavedBeforeARestart) {
   JobSpec job = TwoTensors(2);
   job.settings.checkpoint_every.steps = 10;
@@ -210,11 +210,11 @@ TEST_F(EndingJobsOfTwoServers, SaveTheLastStepThatWasBeingSavedBeforeARestart) {
   ASSERT_TRUE(std::holds_alternative<KeepCheckpoint>(orders_.back()));
   Answer(CheckpointKept{.job = job_, .name = {.run = 3, .step = 20}});
   const JobView view = coordinator_->View(now_).jobs.at(0);
-  EXPECT_EQ(view.phase, "over");
+  EXPECT_EQ(view.phase, JobPhase::kOver);
   EXPECT_EQ(view.checkpoint.latest, "run3-step20");
 }
 
-// Rank 1 dies over and over, and waits outside when rank 0 leaves.
+// Rank 1 dies again and again, and waits outside when rank 0 leaves.
 TEST_F(EndingJobs, AreSavedAlsoWhenTheLastToLeaveWasInNoEpoch) {
   BeginJob(EveryTen());
   beats_[1].jobs = {JobProgress{.job = job_, .trained = 2}};
@@ -234,7 +234,8 @@ TEST_F(EndingJobs, AreSavedAlsoWhenTheLastToLeaveWasInNoEpoch) {
   EXPECT_EQ(Last<CutAt>(1)->step, 7);
 }
 
-// Heartbeats of a worker that was ahead of its blocks, or died behind them, say another.
+// Heartbeats of a worker that was ahead of its blocks, or died behind them, name another
+// step.
 TEST_F(EndingJobs, ShowTheStepThatIsTheirLast) {
   BeginJob(EveryTen());
   beats_[10].step = 9;

@@ -1,7 +1,6 @@
-// How a job changes its epoch: prepared by all servers, committed by all servers, then
-// known to the workers.
+// How a job changes its epoch: all servers prepare it, all servers commit it, then the
+// workers are told.
 #include <algorithm>
-#include <iterator>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -10,8 +9,9 @@
 
 namespace syncline {
 
-void Job::MaybeChangeEpoch(CoordinatorOutputs& outputs) {
-  if (phase_ != Phase::kRunning || change_.has_value()) return;
+void Job::MaybeChangeEpoch() {
+  // Changes during a hand-over go into the epoch that announces the new server.
+  if (phase_ != Phase::kRunning || change_.has_value() || hand_over_) return;
   const bool has_news =
       next_training_ || cut_wanted_ || change_is_due_ || places_.HasUntoldMoves();
   if (workers_.AreMembers(committed_) && !has_news) return;
@@ -22,18 +22,18 @@ void Job::MaybeChangeEpoch(CoordinatorOutputs& outputs) {
   change_->cuts = std::exchange(cut_wanted_, false);
   places_.BeginEpoch(epoch);
   for (const JobServer& server : places_) change_->unprepared.insert(server.server);
-  ToServers(PrepareEpoch{id_, epoch}, outputs);
+  ToServers(PrepareEpoch{id_, epoch});
 }
 
-void Job::OnPrepared(uint32_t server, const EpochPrepared& prepared,
-                     CoordinatorOutputs& outputs) {
+void Job::OnPrepared(uint32_t server, const EpochPrepared& prepared) {
   if (!change_ || prepared.epoch != change_->epoch) return;
   if (!change_->Prepare(server, prepared.next_step)) return;
-  if (change_->IsPrepared()) Commit(outputs);
+  if (change_->IsPrepared()) Commit();
 }
 
-// Who is alive now: also those who came since the change began, not those who died.
-void Job::Commit(CoordinatorOutputs& outputs) {
+// The members are the workers that are alive now. This includes those that came since the
+// change began, and excludes those that died since.
+void Job::Commit() {
   for (const auto& [rank, worker] : workers_) {
     if (worker.outside) continue;
     change_->members.push_back(
@@ -56,57 +56,56 @@ void Job::Commit(CoordinatorOutputs& outputs) {
   for (const MemberRecord& member : begun_.members) {
     begun_.names.push_back(workers_.at(member.rank).name);
   }
-  outputs.push_back(PersistState{});  // the coordinator fills it in
-  CoordinatorOutputs orders;
-  if (change_->cuts) OrderCut(orders);
-  Store(outputs);
-  std::ranges::move(orders, std::back_inserter(outputs));
-  for (const JobServer& server : places_) SendCommit(server, outputs);
+  outbox_.Persist();  // the coordinator fills it in
+  const size_t before = outbox_.outputs().size();
+  if (change_->cuts) OrderCut();
+  CoordinatorOutputs orders = outbox_.TakeAfter(before);
+  Store();  // with the cut, and before anybody hears of it
+  outbox_.AddAll(std::move(orders));
+  for (const JobServer& server : places_) SendCommit(server);
   may_close_ = true;
 }
 
-void Job::SendCommit(const JobServer& server, CoordinatorOutputs& outputs) const {
-  outputs.push_back(ToMember{server.connection,
-                             CommitEpoch{.job = id_,
-                                         .epoch = begun_.epoch,
-                                         .members = begun_.members,
-                                         .reason = begun_.reason,
-                                         .training = begun_.training,
-                                         .training_from = begun_.training_from,
-                                         .server = {server.server, server.incarnation}}});
+void Job::SendCommit(const JobServer& server) const {
+  outbox_.Send(server.connection,
+               CommitEpoch{.job = id_,
+                           .epoch = begun_.epoch,
+                           .members = begun_.members,
+                           .reason = begun_.reason,
+                           .training = begun_.training,
+                           .training_from = begun_.training_from,
+                           .server = {server.server, server.incarnation}});
 }
 
-// An update is made with one set of options, also when several pushes make it.
+// Returns the first step at or after `step` that begins an update. One update uses one
+// set of options, even if several pushes make it.
 uint64_t Job::FirstUpdateFrom(uint64_t step) const {
   const uint64_t pushes = spec_.training.accumulate_steps;
   return (step + pushes - 1) / pushes * pushes;
 }
 
-void Job::OnCommitted(uint32_t server, const EpochCommitted& committed,
-                      CoordinatorOutputs& outputs) {
-  if (journals_.SetRun(committed.run)) Store(outputs);
+void Job::OnCommitted(uint32_t server, const EpochCommitted& committed) {
+  if (journals_.SetRun(committed.run)) Store();
   if (!change_ || committed.epoch != change_->epoch) return;
   if (!change_->Commit(server) || !change_->uncommitted.empty()) return;
-  if (change_->is_restored) return GoOn(outputs);
-  FinishChange(outputs);
+  if (change_->is_restored) return GoOn();
+  FinishChange();
 }
 
-void Job::FinishChange(CoordinatorOutputs& outputs) {
+void Job::FinishChange() {
   const EpochChange change = *std::exchange(change_, std::nullopt);
   committed_ = change.members;
   shown_epoch_ = change.epoch;
   reason_ = change.reasons.Text();
   const bool is_by_loss = change.reasons.causes().contains(EpochCause::kDeath) ||
                           change.reasons.causes().contains(EpochCause::kServer);
-  outputs.push_back(
-      LogReason{absl::StrCat("job '", spec_.name, "': epoch ", change.epoch, " with ",
-                             committed_.size(), " members: ", reason_),
-                is_by_loss ? LogReason::Level::kWarning : LogReason::Level::kInfo});
+  Log(absl::StrCat("epoch ", change.epoch, " with ", committed_.size(),
+                   " members: ", reason_),
+      is_by_loss ? LogReason::Level::kWarning : LogReason::Level::kInfo);
   Say({.kind = EventKind::kEpoch,
        .what =
            absl::StrCat("epoch ", change.epoch, " with ", committed_.size(),
-                        committed_.size() == 1 ? " member: " : " members: ", reason_)},
-      outputs);
+                        committed_.size() == 1 ? " member: " : " members: ", reason_)});
   for (const EpochCause cause : change.reasons.causes()) {
     ++epoch_changes_[std::string(EpochCauseName(cause))];
   }
@@ -116,19 +115,20 @@ void Job::FinishChange(CoordinatorOutputs& outputs) {
     if (found == nullptr) continue;
     JobWorker& worker = *found;
     if (worker.welcomed) {
-      TellEpoch(record.rank, outputs);
+      TellEpoch(record.rank);
       continue;
     }
     worker.welcomed = true;
     worker.first_step = record.first_step;
     worker.barriers = workers_.barriers();
     worker.epoch = begun_.epoch;
-    Welcome(record, seeder == record.rank, outputs);
+    Welcome(record, seeder == record.rank);
   }
-  MaybeReleaseBarrier(outputs);
-  MaybeChangeEpoch(outputs);
+  LetFormerServersGo("another server has taken its place");
+  MaybeReleaseBarrier();
+  MaybeChangeEpoch();
   if (!saves_last_ || change_) return;
-  SettleEnd(change.next_step, outputs);
+  SettleEnd(change.next_step);
 }
 
 std::optional<uint32_t> Job::Seeder() const {
@@ -136,24 +136,23 @@ std::optional<uint32_t> Job::Seeder() const {
   return seeder == committed_.end() ? std::nullopt : std::optional(seeder->rank);
 }
 
-// Unless it has heard of it.
-void Job::TellEpoch(uint32_t rank, CoordinatorOutputs& outputs) {
+// Tells the worker of the present epoch unless it knows it.
+void Job::TellEpoch(uint32_t rank) {
   JobWorker& worker = workers_.at(rank);
   if (worker.is_awaited || worker.epoch >= begun_.epoch) return;
   worker.epoch = begun_.epoch;
-  outputs.push_back(ToMember{
-      worker.connection, EpochChanged{.epoch = begun_.epoch,
-                                      .members = static_cast<uint32_t>(committed_.size()),
-                                      .seeder = Seeder() == rank,
-                                      .reason = begun_.reason,
-                                      .moved = places_.Moved(),
-                                      .staleness = StalenessInForce(),
-                                      .member = {id_, rank, worker.incarnation},
-                                      .key = worker.key}});
+  outbox_.Send(worker.connection,
+               EpochChanged{.epoch = begun_.epoch,
+                            .members = static_cast<uint32_t>(committed_.size()),
+                            .seeder = Seeder() == rank,
+                            .reason = begun_.reason,
+                            .moved = places_.Moved(),
+                            .staleness = StalenessInForce(),
+                            .member = {id_, rank, worker.incarnation},
+                            .key = worker.key});
 }
 
-void Job::Welcome(const MemberRecord& member, bool is_seeder,
-                  CoordinatorOutputs& outputs) const {
+void Job::Welcome(const MemberRecord& member, bool is_seeder) const {
   const JobWorker& worker = workers_.at(member.rank);
   WorkerWelcome welcome{.job = id_,
                         .incarnation = worker.incarnation,
@@ -174,7 +173,7 @@ void Job::Welcome(const MemberRecord& member, bool is_seeder,
                                  server.shard_addresses.size(),
                                  {server.server, server.incarnation});
   }
-  outputs.push_back(ToMember{worker.connection, std::move(welcome)});
+  outbox_.Send(worker.connection, std::move(welcome));
 }
 
 }  // namespace syncline

@@ -1,4 +1,4 @@
-// What a job says of what happens to it (events.h).
+// The log lines and events of a job (events.h).
 #include <string>
 #include <string_view>
 #include <utility>
@@ -15,12 +15,12 @@
 namespace syncline {
 namespace {
 
-// Of what launchers report: "signal 9 (Killed)", and what a program says at its end.
-constexpr size_t kMostExitBytes = 100;
-constexpr size_t kMostWordsBytes = 500;
+// Limits on what launchers report: "signal 9 (Killed)", and the last output of a program.
+constexpr size_t kMaxExitBytes = 100;
+constexpr size_t kMaxWordsBytes = 500;
 
-// The codec of "onebit: wire 0.9 GB/s, 2.1 ms against 9.8 ms dense". Empty for one that is
-// tried for a step: that is no choice.
+// Returns "onebit" for "onebit: wire 0.9 GB/s, 2.1 ms against 9.8 ms dense". Empty: the
+// codec is only tried for a step, which is no choice.
 std::string_view ChosenCodec(std::string_view choice) {
   if (choice.find(": tried for a step") != std::string_view::npos) return "";
   return choice.substr(0, choice.find(':'));
@@ -29,24 +29,33 @@ std::string_view ChosenCodec(std::string_view choice) {
 std::string FromTo(double from, double to) {
   const std::string old = absl::StrCat(from);
   const std::string now = absl::StrCat(to);
-  // As many digits as tell one from the other.
+  // Shows enough digits to tell the two apart.
   if (old == now) return absl::StrFormat("from %.17g to %.17g", from, to);
   return absl::StrCat("from ", old, " to ", now);
 }
 
 }  // namespace
 
-void Job::Say(CoordinatorEvent event, CoordinatorOutputs& outputs) const {
+void Job::Log(const std::string& text, LogReason::Level level) const {
+  outbox_.Log(absl::StrCat("job '", spec_.name, "': ", text), level);
+}
+
+void Job::Report(EventKind kind, const std::string& what, LogReason::Level level) const {
+  Log(what, level);
+  Say({.kind = kind, .what = what});
+}
+
+void Job::Say(CoordinatorEvent event) const {
   event.job = id_;
   event.job_name = spec_.name;
   event.step = furthest_step_;
-  outputs.push_back(std::move(event));
+  outbox_.Add(std::move(event));
 }
 
 std::vector<std::string> Job::ChangesSince(const TrainingSettings& before) const {
   const TrainingSettings& after = spec_.training;
   std::vector<std::string> changes;
-  // What was not given had its default.
+  // An option that was not given had its default.
   const std::vector<OptionSpec> options = OptionsOf(after.optimizer.name);
   for (const auto& [key, value] : after.optimizer.options) {
     const double old = OptionOr(options, before.optimizer.options, key);
@@ -63,32 +72,28 @@ std::vector<std::string> Job::ChangesSince(const TrainingSettings& before) const
   return changes;
 }
 
-void Job::SayNewSettings(const TrainingSettings& before,
-                         CoordinatorOutputs& outputs) const {
+void Job::SayNewSettings(const TrainingSettings& before) const {
   const std::vector<std::string> changes = ChangesSince(before);
   Say({.kind = EventKind::kSettings,
        .what = changes.empty() ? "nothing changed: all options have these values already"
-                               : absl::StrJoin(changes, "; ")},
-      outputs);
+                               : absl::StrJoin(changes, "; ")});
 }
 
-void Job::SayChoice(uint32_t rank, const std::string& choice,
-                    CoordinatorOutputs& outputs) {
+void Job::SayChoice(uint32_t rank, const std::string& choice) {
   std::string& known = workers_.at(rank).codec;
   const std::string_view chosen = ChosenCodec(choice);
   if (chosen.empty() || chosen == known) return;
   known = std::string(chosen);
   Say({.kind = EventKind::kCodec,
-       .what = absl::StrCat(workers_.Named(rank), " chooses ", choice)},
-      outputs);
+       .what = absl::StrCat(workers_.Named(rank), " chooses ", choice)});
 }
 
 absl::Status Job::CheckReport(const std::string& run_id,
                               const std::vector<uint32_t>& ranks) const {
   if (run_id != run_id_) {
-    return absl::NotFoundError(
-        absl::StrCat("job '", spec_.name, "' is of another run, whose --run-id is not '",
-                     Printable(run_id, kMaxJobNameBytes), "'"));
+    return absl::NotFoundError(absl::StrCat(
+        "job '", spec_.name, "' belongs to another run, whose --run-id is not '",
+        Printable(run_id, kMaxJobNameBytes), "'"));
   }
   for (const uint32_t rank : ranks) {
     if (rank < kMaxWorkers) continue;
@@ -98,33 +103,31 @@ absl::Status Job::CheckReport(const std::string& run_id,
   return absl::OkStatus();
 }
 
-absl::Status Job::OnExit(const WorkerExit& exit, CoordinatorOutputs& outputs) const {
+absl::Status Job::OnExit(const WorkerExit& exit) const {
   SYNCLINE_RETURN_IF_ERROR(CheckReport(exit.run_id, {exit.rank}));
   const auto add = [](const char* before, const std::string& words, size_t most) {
     return words.empty() ? "" : absl::StrCat(before, Printable(words, most));
   };
   Say({.kind = EventKind::kExit,
        .what =
-           absl::StrCat("rank ", exit.rank, " died", add(": ", exit.how, kMostExitBytes),
-                        add(", ", exit.then, kMostExitBytes),
-                        add("; it said: ", exit.said, kMostWordsBytes))},
-      outputs);
+           absl::StrCat("rank ", exit.rank, " died", add(": ", exit.how, kMaxExitBytes),
+                        add(", ", exit.then, kMaxExitBytes),
+                        add("; it said: ", exit.said, kMaxWordsBytes))});
   return absl::OkStatus();
 }
 
-void Job::SayStalls(absl::Duration now, CoordinatorOutputs& outputs) {
+void Job::SayStalls(absl::Duration now) {
   const std::string& held_up = stall_.held_up();
   if (held_up.empty() != held_up_since_.has_value()) return;
   if (!held_up.empty()) {
     held_up_since_ = now;
-    return Say({.kind = EventKind::kStall, .what = held_up}, outputs);
+    return Say({.kind = EventKind::kStall, .what = held_up});
   }
   const absl::Duration took = now - *std::exchange(held_up_since_, std::nullopt);
   Say({.kind = EventKind::kStall,
-       .what = absl::StrFormat("held up no longer, after %.0f s more",
+       .what = absl::StrFormat("no longer held up, after %.0f s more",
                                absl::ToDoubleSeconds(took)),
-       .took = took},
-      outputs);
+       .took = took});
 }
 
 }  // namespace syncline

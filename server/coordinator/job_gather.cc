@@ -1,5 +1,5 @@
-// How a job comes to be: gathers its workers, chooses shards for its blocks, and has its
-// servers make them.
+// How a job begins: it gathers its workers, chooses shards for its blocks, and has its
+// servers create them.
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
@@ -43,10 +43,9 @@ absl::Status Job::CheckNotTooLate(const WorkerHello& hello) const {
   if (!is_too_late) return absl::OkStatus();
   return WithFailure(
       absl::FailedPreconditionError(absl::StrCat(
-          "job '", spec_.name, "' is over: the others left it at step ", furthest_step_,
-          " while worker ", hello.rank,
-          " was away, and nothing is left for it to do; to begin the job anew, start all "
-          "workers")),
+          "job '", spec_.name, "' is over: the other workers finished at step ",
+          furthest_step_, " while worker ", hello.rank,
+          " was away; to start the job over, start all workers")),
       Failure::kJobOver);
 }
 
@@ -61,10 +60,10 @@ std::string Job::WhyWait(const WorkerHello& hello, absl::Duration now) const {
                         "', which is being stopped: ", stops_.by());
   }
   if (is_other) {
-    return absl::StrCat("waits for the end of the last run of job '", spec_.name,
-                        "': it is gone without a goodbye, and its workers may still come "
-                        "back within ",
-                        absl::FormatDuration(TimeToReturn()));
+    return absl::StrCat(
+        "waits for the end of the last run of job '", spec_.name,
+        "': its workers vanished without leaving, and may still come back within ",
+        absl::FormatDuration(TimeToReturn()));
   }
   const JobWorker* holder = workers_.Find(hello.rank);
   if (holder == nullptr || !holder->connected) return "";
@@ -76,11 +75,11 @@ std::string Job::WhyWait(const WorkerHello& hello, absl::Duration now) const {
   if (!workers_.MayBeDead(*holder, now)) return "";
   return absl::StrCat("waits for rank ", hello.rank, " of job '", spec_.name,
                       "': it is held by ", holder->name,
-                      ", which is silent and not given up yet");
+                      ", which is silent, but not given up yet");
 }
 
 absl::Status Job::Admit(ConnectionId connection, const WorkerHello& hello,
-                        absl::Duration now, CoordinatorOutputs& outputs) {
+                        absl::Duration now) {
   if (hello.rank >= kMaxWorkers) {
     return absl::InvalidArgumentError(
         absl::StrCat("rank is ", hello.rank, ", allowed are 0 to ", kMaxWorkers - 1));
@@ -100,11 +99,9 @@ absl::Status Job::Admit(ConnectionId connection, const WorkerHello& hello,
     NoteLoss(hello.rank, Readmission::Cause::kDied);
     const std::string what =
         absl::StrCat(workers_.Named(hello.rank), " came back as a new process");
-    outputs.push_back(CloseMember{holder->connection, absl::AbortedError(what)});
+    outbox_.Close(holder->connection, absl::AbortedError(what));
     Forget(hello.rank, EpochCause::kDeath, what);
-    outputs.push_back(LogReason{absl::StrCat("job '", spec_.name, "': ", what),
-                                LogReason::Level::kWarning});
-    Say({.kind = EventKind::kDeath, .what = what}, outputs);
+    Report(EventKind::kDeath, what, LogReason::Level::kWarning);
   }
   lost_.erase(hello.rank);
   if (workers_.empty() && !began) gathering_since_ = now;
@@ -123,33 +120,28 @@ absl::Status Job::Admit(ConnectionId connection, const WorkerHello& hello,
   }
   Say({.kind = EventKind::kJoin,
        .what = absl::StrCat(workers_.Named(hello.rank), " joins",
-                            may_join ? "" : ", and waits outside for now")},
-      outputs);
-  MaybeChangeEpoch(outputs);
+                            may_join ? "" : ", and waits outside for now")});
+  MaybeChangeEpoch();
   return absl::OkStatus();
 }
 
 void Job::Begin(const std::vector<JobServer>& servers,
-                const absl::StatusOr<std::shared_ptr<const JobPlacement>>& placement,
-                CoordinatorOutputs& outputs) {
-  if (!placement.ok()) return FailWith(placement.status(), outputs);
+                const absl::StatusOr<std::shared_ptr<const JobPlacement>>& placement) {
+  if (!placement.ok()) return FailWith(placement.status());
   std::vector<ServerMemory> memory;
   for (const JobServer& server : servers) memory.push_back(server.memory);
   if (spec_.HasBackups() && servers.size() < 2) {
-    return FailWith(
-        Refused(absl::StrCat("job '", spec_.name,
-                             "' asks for durability=", spec_.settings.durability,
-                             ", and there is one server: no other one can hold its "
-                             "backup; start two servers or more (--servers 2), or choose "
-                             "durability=disk or none")),
-        outputs);
+    return FailWith(Refused(absl::StrCat(
+        "job '", spec_.name, "' asks for durability=", spec_.settings.durability,
+        ", but there is only one server, and no other to hold its backup; start two "
+        "servers or more (--servers 2), or choose durability=disk or none")));
   }
   for (size_t i = 0; spec_.HasBackups() && i < servers.size(); ++i) {
     memory[(i + 1) % servers.size()].placed_bytes += (*placement)->server_use[i].total();
   }
-  // Others may have taken what was free when it was admitted.
+  // Other jobs may have taken the memory that was free when this job was admitted.
   const absl::Status fits = CheckPlacement(spec_.name, **placement, memory);
-  if (!fits.ok()) return FailWith(fits, outputs);
+  if (!fits.ok()) return FailWith(fits);
   phase_ = Phase::kConfiguring;
   const uint32_t run = options_.keeps_checkpoints ? beginning_.run : 0;
   const auto from =
@@ -158,116 +150,119 @@ void Job::Begin(const std::vector<JobServer>& servers,
   quorum_.SetShards(places_.training_shards());
   for (size_t place = 0; place < places_.size(); ++place) {
     unconfigured_.insert(places_[place].server);
-    outputs.push_back(ToMember{places_[place].connection,
-                               ConfigureJob{.job = id_,
-                                            .declared = declared_,
-                                            .placement = places_.placement(),
-                                            .first_shard = places_.FirstShard(place),
-                                            .checkpoint_run = run,
-                                            .resume_from = from}});
+    outbox_.Send(places_[place].connection,
+                 ConfigureJob{.job = id_,
+                              .declared = declared_,
+                              .placement = places_.placement(),
+                              .first_shard = places_.FirstShard(place),
+                              .checkpoint_run = run,
+                              .resume_from = from});
   }
   journals_.Begin(places_.size());
   if (spec_.HasBackups()) backups_.Begin(places_.size());
   for (size_t place = 0; place < backups_.size(); ++place) {
-    AskForBackup(place, places_[(place + 1) % places_.size()], outputs);
+    AskForBackup(place, places_[(place + 1) % places_.size()]);
   }
   reason_ = absl::StrCat("placing ", (*placement)->shard_of_block.size(), " blocks on ",
                          places_.shards(), " shards of ", places_.size(), " servers");
-  outputs.push_back(LogReason{absl::StrCat("job '", spec_.name, "': ", reason_)});
+  Log(reason_);
 }
 
-void Job::OnConfigured(uint32_t server, uint64_t step, CoordinatorOutputs& outputs) {
+void Job::OnConfigured(uint32_t server, uint64_t step) {
   if (const auto place = missing_.SucceededBy(server)) {
-    return Succeed(*place, step, outputs);
+    return Succeed(*place, step);
   }
-  if (const auto place = backups_.HeldBy(server))
-    return OnStandInConfigured(*place, outputs);
+  if (const auto place = backups_.HeldBy(server)) {
+    const auto& latest = backups_[*place].latest().stand_in;
+    if (IsHandedOver(*place)) return FinishHandOver(step);
+    if (latest && latest->server == server) OnStandInConfigured(*place);
+    return;
+  }
   unconfigured_.erase(server);
-  MaybeRun(outputs);
+  MaybeRun();
 }
 
 bool Job::IsFull() const {
   return phase_ == Phase::kGathering && workers_.size() >= spec_.workers;
 }
 
-// Once all servers have it, and their backups.
-void Job::MaybeRun(CoordinatorOutputs& outputs) {
+// Runs the job once all servers and all stand-ins have their shards.
+void Job::MaybeRun() {
   if (phase_ != Phase::kConfiguring || !unconfigured_.empty()) return;
   if (!backups_.AreAllReady()) return;
   phase_ = Phase::kRunning;
   for (size_t place = 0; place < backups_.size(); ++place) {
-    if (backups_[place].IsThere()) ConnectBackup(place, outputs);
+    if (backups_[place].IsThere()) ConnectBackup(place);
   }
   change_reasons_ = {};
   change_reasons_.Add(EpochCause::kBegin, "the job begins");
-  MaybeChangeEpoch(outputs);
+  MaybeChangeEpoch();
   const uint64_t steps = beginning_.resumes ? beginning_.from.name.step : 0;
   if (const auto said = recoveries_.BeginAt(steps)) {
-    outputs.push_back(LogReason{absl::StrCat("job '", spec_.name, "' ", *said),
-                                LogReason::Level::kWarning});
-    Say({.kind = EventKind::kRecovery, .what = *said}, outputs);
+    outbox_.Log(absl::StrCat("job '", spec_.name, "' ", *said),
+                LogReason::Level::kWarning);
+    Say({.kind = EventKind::kRecovery, .what = *said});
   }
 }
 
-// Whoever begins anew, or with a checkpoint that he names, wants to go back.
+// A user who stops a run, starts from scratch, or names a checkpoint goes back on
+// purpose. Only a failed run that is resumed automatically counts as a rollback.
 void Job::Follow(const Job& earlier) {
   const std::string& resume = spec_.settings.resume;
   std::optional<uint64_t> steps;
-  if ((earlier.failed_ || earlier.was_stopped_) &&
-      (resume == "auto" || resume == "latest")) {
-    steps = earlier.furthest_step_;
+  if (resume == "auto" || resume == "latest") {
+    if (earlier.failed_) steps = earlier.furthest_step_;
+    if (earlier.was_stopped_) steps = 0;  // a run before it that failed still counts
   }
   recoveries_.Follow(earlier.recoveries_, steps);
 }
 
-void Job::TellNewcomer(uint32_t rank, absl::Duration now, size_t servers_attached,
-                       CoordinatorOutputs& outputs) {
+void Job::TellNewcomer(uint32_t rank, absl::Duration now, size_t servers_attached) {
   const JobWorker* worker = workers_.Find(rank);
   if (phase_ != Phase::kGathering || worker == nullptr) return;
   reason_ = WhoIsMissing(now, servers_attached);
-  outputs.push_back(ToMember{worker->connection, Waiting{reason_}});
+  outbox_.Send(worker->connection, Waiting{reason_});
 }
 
-void Job::OnConfigureFailed(uint32_t server, const absl::Status& status,
-                            CoordinatorOutputs& outputs) {
+void Job::OnConfigureFailed(uint32_t server, const absl::Status& status) {
   if (const auto place = missing_.SucceededBy(server)) {
-    return OnSuccessorFailed(*place, status, outputs);
+    return OnSuccessorFailed(*place, status);
   }
   const std::string why(status.message());
   if (const auto place = missing_.AwaitedOn(server)) return missing_.Fail(*place, why);
   if (const auto place = backups_.AwaitedOn(server)) {
-    return GiveUpNewBackup(*place, why, outputs);
+    return GiveUpNewBackup(*place, why);
   }
   std::optional<size_t> failed = places_.Of(server);
   if (const auto place = backups_.HeldBy(server)) {
-    if (backups_[*place].is_being_made) return GiveUpNewBackup(*place, why, outputs);
+    if (backups_.IsNext(*place, server)) return GiveUpNewBackup(*place, why);
+    if (IsHandedOver(*place)) return LoseBackup(*place, why);
     failed = (*place + 1) % places_.size();
   }
   if (phase_ == Phase::kOver || !failed) return;
   const char* advice =
       absl::IsDataLoss(status)
-          ? "; syncline checkpoint list shows earlier ones, for --resume NAME"
+          ? "; 'syncline checkpoint list' shows earlier ones, for --resume NAME"
           : "";
   const absl::Status what(
       status.code(),
       absl::StrCat("server ", places_[*failed].name, " cannot serve job '", spec_.name,
                    "': ", std::string(status.message()), advice));
-  // The same job on the same servers would end the same way.
+  // These errors are not retryable: the same job on the same servers would end the same
+  // way.
   const bool is_of_the_job =
       absl::IsInvalidArgument(status) || absl::IsFailedPrecondition(status) ||
       absl::IsResourceExhausted(status) || absl::IsDataLoss(status);
-  // A status without a Failure would look to links like a stream that broke.
-  FailWith(WithFailure(what, is_of_the_job ? Failure::kJobRefused : Failure::kRetryable),
-           outputs);
+  // Without a Failure, the link would take the status for a broken stream.
+  FailWith(WithFailure(what, is_of_the_job ? Failure::kJobRefused : Failure::kRetryable));
 }
 
-void Job::SayWhoIsMissing(absl::Duration now, size_t servers_attached,
-                          CoordinatorOutputs& outputs) {
+void Job::SayWhoIsMissing(absl::Duration now, size_t servers_attached) {
   if (now - last_waiting_said_ < kSayWaitingEvery) return;
   last_waiting_said_ = now;
   reason_ = WhoIsMissing(now, servers_attached);
   for (const auto& [rank, worker] : workers_) {
-    outputs.push_back(ToMember{worker.connection, Waiting{reason_}});
+    outbox_.Send(worker.connection, Waiting{reason_});
   }
 }
 
@@ -275,12 +270,14 @@ std::string Job::WhoIsMissing(absl::Duration now, size_t servers_attached) const
   const int64_t seconds = absl::ToInt64Seconds(now - gathering_since_);
   const std::string since = seconds > 0 ? absl::StrCat(", ", seconds, " s") : "";
   if (IsFull() && servers_attached >= options_.expected_servers) {
-    return absl::StrCat("looking for its checkpoints", since);
+    return absl::StrCat(
+        away_.empty() ? "looking for its checkpoints" : "waiting for its checkpoints: ",
+        away_, since);
   }
   if (IsFull()) {
     return absl::StrCat("waiting for server ", servers_attached + 1, " of ",
                         options_.expected_servers, since,
-                        "; syncline serve --role server starts one");
+                        "; 'syncline serve --role server' starts one");
   }
   std::string who = absl::StrCat("waiting for worker ", workers_.size() + 1, " of ",
                                  spec_.workers, since);

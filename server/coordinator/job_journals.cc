@@ -1,7 +1,7 @@
-// Which journal of a place counts, in jobs with journals and backups (ADR 38). One that
-// misses a step that anybody was told of never does: its end is stored before its server goes
-// on without it, and from a take-over on it is another server's. Each beginning has a
-// generation of its own, by a number that is drawn once.
+// Which journal of a place counts, in jobs with journals and backups (ADR 38). A journal
+// that lacks a step that anybody was told of never counts: its end is stored before its
+// server continues without it, and after a take-over the journal is the new server's.
+// Each journal has its own generation, a number that is never used twice.
 
 #include "absl/strings/str_cat.h"
 #include "server/coordinator/job.h"
@@ -11,9 +11,8 @@ namespace syncline {
 bool Job::CanWaitFor(size_t place) const {
   if (!CanWaitForServers()) return false;
   if (!journals_.IsFenced()) return true;
-  // In the first epoch there is nothing in it yet.
-  const bool has_begun = !committed_.empty() || homecoming_;
-  return has_begun && journals_.Counts(place);
+  // Before the first epoch the journal contains nothing.
+  return HasBegun() && journals_.Counts(place);
 }
 
 bool Job::HasJournalOf(const JobServer& server, size_t place) const {
@@ -22,88 +21,78 @@ bool Job::HasJournalOf(const JobServer& server, size_t place) const {
 
 // ---- What servers say ----
 
-void Job::OnJournalLost(uint32_t server, const std::string& reason,
-                        CoordinatorOutputs& outputs) {
+void Job::OnJournalLost(uint32_t server, const std::string& reason) {
   const std::optional<size_t> place = places_.Of(server);
   if (phase_ == Phase::kOver || !journals_.IsFenced() || !place || !IsHere(*place))
     return;
   if (journals_.Lose(*place, reason)) {
     journals_.BeginAnew(*place, counters_.next_incarnation++);
-    outputs.push_back(PersistState{});
-    Store(outputs);
+    outbox_.Persist();
+    Store();
     const std::string what =
         absl::StrCat("the journal of ", NameOf(places_[*place]), " has ended: ", reason);
-    outputs.push_back(
-        LogReason{absl::StrCat("job '", spec_.name, "': ", what,
-                               "; it goes on without one until there is another"),
-                  LogReason::Level::kWarning});
-    Say({.kind = EventKind::kBackup, .what = what}, outputs);
+    Log(absl::StrCat(what, "; the server goes on without one until another is complete"),
+        LogReason::Level::kWarning);
+    Say({.kind = EventKind::kBackup, .what = what});
   }
-  outputs.push_back(ToMember{places_[*place].connection,
-                             JournalGone{id_, journals_.GenerationOf(*place)}});
+  outbox_.Send(places_[*place].connection,
+               JournalGone{id_, journals_.GenerationOf(*place)});
 }
 
-void Job::OnJournalWhole(uint32_t server, const JournalWhole& whole,
-                         CoordinatorOutputs& outputs) {
+void Job::OnJournalWhole(uint32_t server, const JournalWhole& whole) {
   const std::optional<size_t> place = places_.Of(server);
   if (phase_ == Phase::kOver || !journals_.IsFenced() || !place) return;
   if (!journals_.SetWhole(*place, whole.generation)) return;
-  Store(outputs);
+  Store();
   const std::string what =
-      absl::StrCat(NameOf(places_[*place]), " has a whole journal again");
-  outputs.push_back(LogReason{absl::StrCat("job '", spec_.name, "': ", what)});
-  Say({.kind = EventKind::kBackup, .what = what}, outputs);
+      absl::StrCat(NameOf(places_[*place]), " has a complete journal again");
+  Report(EventKind::kBackup, what);
 }
 
 // ---- One that comes back ----
 
-// Beside what it serves: in a node of its own.
-void Job::AskToRestore(size_t place, const JobServer& holder,
-                       CoordinatorOutputs& outputs) {
+// Asks a server to restore the place in a node of its own, beside what it serves.
+void Job::AskToRestore(size_t place, const JobServer& holder) {
   HoldBackup order = NextOrder(place);
   order.restores = true;
   missing_.Ask(place, holder, order.order);
-  outputs.push_back(PersistState{});
-  outputs.push_back(ToMember{holder.connection, order});
+  outbox_.Persist();
+  outbox_.Send(holder.connection, order);
 }
 
-void Job::OnSuccessorLost(size_t place, CoordinatorOutputs& outputs) {
+void Job::OnSuccessorLost(size_t place) {
   if (!missing_.Find(place)->by_backup) {
-    return missing_.FailAndWaitAnew(place, "it died while it read the journal");
+    return missing_.FailAndWaitAnew(place, "it died while it was reading the journal");
   }
   const std::string why =
-      absl::StrCat(NameOf(backups_[place].holder), ", which held it, is lost");
-  if (CanWaitFor(place)) return GoBackToJournal(place, why, outputs);
+      absl::StrCat(NameOf(backups_[place].present.holder), ", which held it, is lost");
+  if (CanWaitFor(place)) return GoBackToJournal(place, why);
   Fail(absl::StrCat(NameOf(places_[place]),
                     " is lost, and so is its backup in the memory of ",
-                    NameOf(backups_[place].holder), HowToGoOn(place)),
-       outputs);
+                    NameOf(backups_[place].present.holder), HowToGoOn(place)));
 }
 
-// Its stand-in has told nobody of a step: the journal has all.
-void Job::GoBackToJournal(size_t place, const std::string& why,
-                          CoordinatorOutputs& outputs) {
+// The stand-in has told nobody of a step, so the journal has every step that counts.
+void Job::GoBackToJournal(size_t place, const std::string& why) {
   if (backups_.Lose(place, why)) {
-    Store(outputs);
-    DropStandIn(place, "the backup is lost", outputs);
+    Store();
+    DropStandIn(backups_.TakeStandIn(place), "the backup is lost");
   }
   missing_.FailAndWaitAnew(place, absl::StrCat("its backup is lost, too: ", why));
-  WaitForJournal(place, outputs);
+  WaitForJournal(place);
 }
 
-void Job::SayWhatIsStale(uint32_t server, const ServerHello& hello,
-                         CoordinatorOutputs& outputs) const {
+void Job::SayWhatIsStale(uint32_t server, const ServerHello& hello) const {
   if (phase_ != Phase::kRunning || !journals_.IsFenced()) return;
-  if (hello.identity) return;  // it serves what it has
+  if (hello.identity) return;  // it serves what its journal has
   for (size_t place = 0; place < places_.size(); ++place) {
     if (!journals_.HasEarlier(hello.journals, place, places_.ShardsOf(place))) continue;
     const std::string named = absl::StrCat("server ", server, " (", hello.name, ")");
     const std::string what = absl::StrCat(
         named, " has an earlier journal of the place of ", NameOf(places_[place]),
-        ", which went on without it: it is not used, and ", named, " is a spare");
-    outputs.push_back(LogReason{absl::StrCat("job '", spec_.name, "': ", what),
-                                LogReason::Level::kWarning});
-    Say({.kind = EventKind::kServer, .what = what}, outputs);
+        ", which went on without it; the journal is not used, and ", named,
+        " is a spare server");
+    Report(EventKind::kServer, what, LogReason::Level::kWarning);
   }
 }
 

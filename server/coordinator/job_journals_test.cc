@@ -1,5 +1,5 @@
-// Jobs with journals and backups: which journal of a place counts, and what happens when one
-// of both copies is gone, or both.
+// Jobs with journals and backups: which journal of a place counts, and what happens when
+// one copy or both are lost.
 #include <string>
 #include <utility>
 #include <vector>
@@ -17,8 +17,8 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
 
-// Servers on connections 1 and 2 (numbers 0 and 1), their stand-ins on 3 and 4, ranks 0 and
-// 1 on 10 and 11.
+// The servers are on connections 1 and 2 (numbers 0 and 1), their stand-ins on 3 and 4,
+// and ranks 0 and 1 on 10 and 11.
 class JobJournals : public CoordinatorTest {
  protected:
   void SetUp() override { BeginWith(TwoTensors(2)); }
@@ -45,7 +45,7 @@ class JobJournals : public CoordinatorTest {
                                 .stand_in = StandInFor{hold.job, hold.server, hold.order},
                                 .session_key = 77 + hold.order});
   }
-  // With the journals of these shards.
+  // A new server attaches with the journals of these shards.
   void ServerComes(ConnectionId connection, std::vector<uint32_t> shards,
                    std::vector<uint32_t> generations) {
     Say(connection, ServerHello{.name = absl::StrCat("new", connection),
@@ -58,7 +58,8 @@ class JobJournals : public CoordinatorTest {
     for (const ConnectionId one : lost) Say(one, Disconnected{});
     PassTimeBeating(kFailureTimeout, alive);
   }
-  // Server 0 dies; the generation of its place's journal.
+  // Server 0 dies and its backup takes over. Returns the generation of the place's new
+  // journal.
   uint32_t TakeOver() {
     Lose({1, 4}, {2, 3, 10, 11});
     Say(3, JobConfigured{id_, 5});
@@ -71,7 +72,7 @@ class JobJournals : public CoordinatorTest {
     told_.clear();
     Take(coordinator_->Apply(Start{}, now_));
   }
-  // Server 1 comes back to a coordinator that was started anew.
+  // The coordinator is restarted, and server 1 returns.
   void RestartWithServer1() {
     const ServerWelcome welcome = Last<ServerWelcome>(2).value();
     Restart();
@@ -108,12 +109,12 @@ TEST_F(JobJournals, ATakeOverBeginsAnotherGeneration) {
   EXPECT_THAT(Shown().backups[0].journal_lost, IsEmpty());
 }
 
-// No earlier one, nor one that nobody has begun.
+// Neither an earlier generation nor an unknown one is restored.
 TEST_F(JobJournals, OnlyTheGenerationThatIsStoredIsRestored) {
   const uint32_t generation = TakeOver();
   Say(3, JournalWhole{id_, generation});
   Lose({2, 3}, {10, 11});
-  EXPECT_EQ(Shown().phase, "waiting");
+  EXPECT_EQ(Shown().phase, JobPhase::kWaiting);
   ServerComes(5, {0}, {0});
   ServerComes(6, {0}, {generation + 1});
   EXPECT_FALSE(Last<ConfigureJob>(5).has_value());
@@ -138,7 +139,7 @@ TEST_F(JobJournals, OneProcessRestoresTwoPlaces) {
   EXPECT_EQ(restore->restore_run, "r");
   EXPECT_EQ(restore->first_shard, 1u);
   EXPECT_FALSE(restore->backup.has_value());
-  EXPECT_EQ(Shown().phase, "running");
+  EXPECT_EQ(Shown().phase, JobPhase::kRunning);
 }
 
 TEST_F(JobJournals, AHostHasTheMemoryOfAllPlacesThatItRestores) {
@@ -147,7 +148,7 @@ TEST_F(JobJournals, AHostHasTheMemoryOfAllPlacesThatItRestores) {
   ServerComes(5, {0, 1}, {0, 0});
   EXPECT_EQ(PlacedOn("new5"), both) << "it was asked to";
   StandInComes(6, *Last<HoldBackup>(5));
-  EXPECT_EQ(Shown().phase, "running");
+  EXPECT_EQ(Shown().phase, JobPhase::kRunning);
   EXPECT_EQ(PlacedOn("new5"), both);
   EXPECT_EQ(PlacedOn(absl::StrCat("stand_in", Last<HoldBackup>(5)->order)), 0u);
   const ServerWelcome welcome = Last<ServerWelcome>(5).value();
@@ -176,7 +177,7 @@ TEST_F(JobJournals, WhereAnOlderRecordNamesNoHostAServerIsItsOwn) {
   EXPECT_GT(PlacedOn("server2"), 0u);
 }
 
-// A spare that sees its journal: it has both from then on.
+// A spare server sees the journal and restores it, beside the backup that it holds.
 TEST_F(JobJournals, WhoHoldsABackupAndRestoresAPlaceHasTheMemoryOfBoth) {
   const uint64_t both = PlacedOn("server1");
   ServerComes(5, {1}, {0});
@@ -193,7 +194,7 @@ TEST_F(JobJournals, WhoHoldsABackupAndRestoresAPlaceHasTheMemoryOfBoth) {
   EXPECT_EQ(PlacedOn("server1"), copy) << "its own place";
   Say(2, Leave{});
   PassTimeBeating(absl::Seconds(1), {1, 5, 6, 10, 11});
-  EXPECT_EQ(Shown().phase, "running");
+  EXPECT_EQ(Shown().phase, JobPhase::kRunning);
   EXPECT_EQ(PlacedOn("new5"), both);
   Say(1, BackupLost{id_, "the cable broke"});
   EXPECT_EQ(PlacedOn("new5"), both - copy);
@@ -218,7 +219,7 @@ TEST_F(JobJournals, WhenItDiesBetweenTheTwoBothAreRestoredByTheNext) {
   ServerComes(6, {0, 1}, {0, 0});
   ASSERT_TRUE(Last<HoldBackup>(6).has_value());
   StandInComes(7, *Last<HoldBackup>(6));
-  EXPECT_EQ(Shown().phase, "running");
+  EXPECT_EQ(Shown().phase, JobPhase::kRunning);
 }
 
 TEST_F(JobJournals, ANodeThatDoesNotComeIsAskedForAgain) {
@@ -228,10 +229,10 @@ TEST_F(JobJournals, ANodeThatDoesNotComeIsAskedForAgain) {
   PassTimeBeating(2 * kFailureTimeout, {5, 10, 11});
   EXPECT_NE(Last<HoldBackup>(5)->order, order);
   StandInComes(6, *Last<HoldBackup>(5));
-  EXPECT_EQ(Shown().phase, "running");
+  EXPECT_EQ(Shown().phase, JobPhase::kRunning);
 }
 
-// Nobody was told of a step that the journal lacks.
+// The stand-in told nobody of a step, so the journal has all that count.
 TEST_F(JobJournals, AStandInThatDiesWhileItTakesOverLeavesTheJournal) {
   servers_answer_ = false;
   Lose({1}, {2, 3, 4, 10, 11});
@@ -242,7 +243,7 @@ TEST_F(JobJournals, AStandInThatDiesWhileItTakesOverLeavesTheJournal) {
   servers_answer_ = true;
   ServerComes(5, {0}, {0});
   EXPECT_EQ(Last<ConfigureJob>(5)->restore_run, "r");
-  EXPECT_EQ(Shown().phase, "running");
+  EXPECT_EQ(Shown().phase, JobPhase::kRunning);
 }
 
 TEST_F(JobJournals, AStandInThatDoesNotAnswerLeavesTheJournal) {
@@ -256,11 +257,11 @@ TEST_F(JobJournals, AStandInThatDoesNotAnswerLeavesTheJournal) {
   EXPECT_THAT(Shown().reason, AllOf(HasSubstr("waits for server 0"),
                                     HasSubstr("did not take over within")));
   Say(3, JobConfigured{id_, 5});
-  EXPECT_EQ(Shown().phase, "waiting") << "it is too late";
+  EXPECT_EQ(Shown().phase, JobPhase::kWaiting) << "it is too late";
   servers_answer_ = true;
   ServerComes(5, {0}, {0});
   EXPECT_EQ(Last<ConfigureJob>(5)->restore_run, "r");
-  EXPECT_EQ(Shown().phase, "running");
+  EXPECT_EQ(Shown().phase, JobPhase::kRunning);
 }
 
 TEST_F(JobJournals, AStandInThatDoesNotAnswerEndsAJobWithoutAJournal) {
@@ -271,7 +272,7 @@ TEST_F(JobJournals, AStandInThatDoesNotAnswerEndsAJobWithoutAJournal) {
                   {2, 3, 4, 10, 11});
   EXPECT_THAT(Last<JobFailed>(10).value().reason,
               AllOf(HasSubstr("did not take over"), HasSubstr("No space left"),
-                    HasSubstr("go on from a checkpoint")));
+                    HasSubstr("resume from a checkpoint")));
 }
 
 TEST_F(JobJournals, ABackupThatCannotGoOnLeavesTheJournal) {
@@ -283,7 +284,7 @@ TEST_F(JobJournals, ABackupThatCannotGoOnLeavesTheJournal) {
   EXPECT_THAT(Shown().reason, HasSubstr("block 0 differs"));
 }
 
-// It may miss what was told since.
+// The journal may lack steps that were told since its end.
 TEST_F(JobJournals, AJournalThatHasEndedIsNotWaitedFor) {
   Say(1, JournalLost{id_, "No space left"});
   const auto gone = Last<JournalGone>(1);
@@ -292,7 +293,7 @@ TEST_F(JobJournals, AJournalThatHasEndedIsNotWaitedFor) {
   Say(1, BackupLost{id_, "the cable broke"});
   Lose({1}, {2, 4, 10, 11});
   EXPECT_THAT(std::string(Last<JobFailed>(10)->reason),
-              AllOf(HasSubstr("no backup any more"), HasSubstr("No space left")));
+              AllOf(HasSubstr("no longer had a backup"), HasSubstr("No space left")));
 }
 
 TEST_F(JobJournals, OneThatBeganAnewIs) {
@@ -303,15 +304,15 @@ TEST_F(JobJournals, OneThatBeganAnewIs) {
   Say(1, JournalWhole{id_, generation});
   Say(1, BackupLost{id_, "the cable broke"});
   Lose({1}, {2, 4, 10, 11});
-  EXPECT_EQ(Shown().phase, "waiting");
+  EXPECT_EQ(Shown().phase, JobPhase::kWaiting);
   ServerComes(5, {0}, {0});
   EXPECT_FALSE(Last<ConfigureJob>(5).has_value());
   ServerComes(6, {0}, {generation});
   EXPECT_TRUE(Last<ConfigureJob>(6).has_value());
 }
 
-// Backups are lost with a coordinator, journals are as they were; what it may not have heard
-// servers say again.
+// After a restart of the coordinator backups are lost and journals count as before.
+// Servers repeat reports that it may have missed.
 TEST_F(JobJournals, WhatCountsOutlivesTheCoordinator) {
   const std::string name = absl::StrCat("stand_in", Last<HoldBackup>(2)->order);
   const uint32_t generation = TakeOver();
@@ -338,7 +339,7 @@ TEST_F(JobJournals, WhatCountsOutlivesTheCoordinator) {
   EXPECT_EQ(Last<JournalGone>(31)->generation, next);
 }
 
-// The last decision is lost, and the journals have all steps.
+// The last decision is lost, but the journals have all steps.
 TEST_F(JobJournals, AServerThatIsLostWithItsCoordinatorLeavesWhatReplayPlays) {
   for (const char* whose : {"server 0", "server 1"}) {
     now_ += absl::Hours(1);
@@ -348,10 +349,10 @@ TEST_F(JobJournals, AServerThatIsLostWithItsCoordinatorLeavesWhatReplayPlays) {
     RestartWithServer1();
     if (whose == std::string("server 1")) Say(22, Leave{});
     PassTimeBeating(3 * kFailureTimeout, {22});
-    ASSERT_EQ(Shown().phase, "failed");
+    ASSERT_EQ(Shown().phase, JobPhase::kFailed);
     EXPECT_THAT(Shown().reason,
                 AllOf(HasSubstr(whose), HasSubstr("a job that clips, skips or scales"),
-                      HasSubstr("play its journals with syncline replay"),
+                      HasSubstr("run 'syncline replay' on its journals"),
                       Not(HasSubstr("from a checkpoint"))));
   }
 }
@@ -360,10 +361,10 @@ TEST_F(JobJournals, OneThatHadEndedIsSaidToBeWhyTheJobDoesNotWait) {
   Say(1, JournalLost{id_, "No space left"});
   RestartWithServer1();
   PassTimeBeating(3 * kFailureTimeout, {22});
-  ASSERT_EQ(Shown().phase, "failed");
+  ASSERT_EQ(Shown().phase, JobPhase::kFailed);
   EXPECT_THAT(Shown().reason,
               AllOf(HasSubstr("server 0 (server1) did not come back"),
-                    HasSubstr("had no whole journal: No space left; go on from a "
+                    HasSubstr("had no complete journal: No space left; resume from a "
                               "checkpoint"),
                     Not(HasSubstr("clips"))));
 }
@@ -372,7 +373,7 @@ TEST_F(JobJournals, RightAfterATakeOverADeathEndsTheJob) {
   TakeOver();
   Lose({2, 3}, {10, 11});
   EXPECT_THAT(std::string(Last<JobFailed>(10)->reason),
-              HasSubstr("had no whole journal: it begins anew after a take-over"));
+              HasSubstr("had no complete journal: it starts over after a take-over"));
 }
 
 TEST_F(JobJournals, OneThatComesBackWithAnEarlierJournalIsASpare) {

@@ -1,9 +1,9 @@
-// How a job closes steps that not everybody has contributed to (quorum.h, ADR 26).
+// How a job closes steps to which some members have not contributed (quorum.h, ADR 26).
 //
-// A step that was closed may be told again: to servers that had not heard of it when the
-// coordinator died. It goes before the epoch that they had not heard of either. What the
-// step was closed with was there under the epochs before, and a commit without one of its
-// contributors would throw it away.
+// After a restart of the coordinator, servers that had not heard of a closed step are
+// told again, before any epoch that they have not heard of either. The contributions to
+// the step arrived under earlier epochs, and a commit without one of its contributors
+// would discard them.
 #include <algorithm>
 #include <utility>
 
@@ -21,7 +21,7 @@ absl::Duration Job::wake_at() const {
   return phase_ == Phase::kRunning ? quorum_.wake_at() : absl::InfiniteDuration();
 }
 
-void Job::CloseStep(absl::Duration now, CoordinatorOutputs& outputs) {
+void Job::CloseStep(absl::Duration now) {
   if (phase_ != Phase::kRunning || !HasQuorum()) return;
   if (homecoming_ && !homecoming_->HasAllServers()) return;
   const bool is_due = std::exchange(may_close_, false) || now >= quorum_.wake_at();
@@ -32,7 +32,7 @@ void Job::CloseStep(absl::Duration now, CoordinatorOutputs& outputs) {
       .job = id_, .step = verdict->step, .incarnations = verdict->incarnations};
   quorum_.Closed(verdict->step);
   NoteLeftOut(*closed_);
-  ToServers(*closed_, outputs);
+  ToServers(*closed_);
 }
 
 void Job::NoteLeftOut(const StepClosed& closed) {
@@ -46,7 +46,7 @@ void Job::NoteLeftOut(const StepClosed& closed) {
   }
 }
 
-// ---- A coordinator that was started anew ----
+// ---- A coordinator that was restarted ----
 
 void Job::TakeClosed(const HeldJob& held) {
   if (!held.closed || (closed_ && held.closed->step <= closed_->step)) return;
@@ -54,12 +54,12 @@ void Job::TakeClosed(const HeldJob& held) {
   quorum_.Closed(closed_->step);
 }
 
-void Job::InformServers(CoordinatorOutputs& outputs) {
+void Job::InformServers() {
   for (const JobServer& server : places_) {
     const bool lacks_step =
         closed_ && homecoming_->LacksClosed(server.server, closed_->step);
-    if (lacks_step) outputs.push_back(ToMember{server.connection, *closed_});
-    if (change_->uncommitted.contains(server.server)) SendCommit(server, outputs);
+    if (lacks_step) outbox_.Send(server.connection, *closed_);
+    if (change_->uncommitted.contains(server.server)) SendCommit(server);
   }
   may_close_ = true;
 }

@@ -38,8 +38,8 @@ SecretKey KeyFrom(const std::string& hex) {
   return SecretKey::From(std::as_bytes(std::span(bytes))).value_or(SecretKey());
 }
 
-// A manifest is how settings are written, with a checksum. It has to have a tensor; those of
-// the job are in its declaration.
+// Settings are written as a manifest, with a checksum. A manifest needs a tensor, so it
+// gets a placeholder; the job's tensors are in its declaration.
 std::string Written(const TrainingSettings& training, const JobRecord& record) {
   return WriteManifest({.job = record.name,
                         .declared = training,
@@ -124,7 +124,7 @@ void Read(const Json& json, std::vector<RecordedServer>& servers) {
   }
 }
 
-// Bit for bit, also what is not finite.
+// Numbers are stored bit for bit, so that infinities and NaN are kept.
 Json ToJson(const StepDecision& decided) {
   const Decision& decision = decided.decision;
   Json figures = Json::array();
@@ -195,26 +195,35 @@ std::vector<RecordedExclusion> ExclusionsFrom(const Json& json) {
   return excluded;
 }
 
-// Json makes some number of any other: of -1, of 1e308, and of what has too many bits.
-absl::Status CheckNumbers(const Json& json, const std::string& name) {
+// Returns whether the field can have this value.
+bool Fits(const Json& value, const std::string& field) {
   static constexpr std::string_view kWide[] = {
       "step",    "epoch",   "first_step", "session_key",  "training_from",
       "figures", "skipped", "decided",    "last_cut",     "latest",
       "bytes",   "written", "failed",     "resumed_from", "moved_in"};
+  // A server may report any of these numbers.
+  static constexpr std::string_view kSigned[] = {"growth_tracker", "hysteresis"};
+  if (std::ranges::find(kSigned, field) != std::end(kSigned)) {
+    return value.is_number_integer() && value == Json(value.get<int32_t>());
+  }
+  if (!value.is_number_unsigned()) return false;
+  const bool is_wide = std::ranges::find(kWide, field) != std::end(kWide);
+  return is_wide || value.get<uint64_t>() <= std::numeric_limits<uint32_t>::max();
+}
+
+// The JSON library converts any number to the type that is asked for, also -1, 1e308 and
+// numbers with too many bits.
+absl::Status CheckNumbers(const Json& json, const std::string& name) {
   for (const auto& [key, value] : json.items()) {
     const std::string& field = json.is_array() ? name : key;
     if (value.is_structured()) SYNCLINE_RETURN_IF_ERROR(CheckNumbers(value, field));
-    if (!value.is_number() || field == "seconds") continue;
-    const bool is_wide = std::ranges::find(kWide, field) != std::end(kWide);
-    const uint64_t most = is_wide ? std::numeric_limits<uint64_t>::max()
-                                  : std::numeric_limits<uint32_t>::max();
-    if (value.is_number_unsigned() && value.get<uint64_t>() <= most) continue;
+    if (!value.is_number() || field == "seconds" || Fits(value, field)) continue;
     return absl::DataLossError(absl::StrCat("its field '", field, "' is ", value.dump()));
   }
   return absl::OkStatus();
 }
 
-// Throws Json's errors.
+// Throws the JSON library's errors.
 absl::StatusOr<JobRecord> RecordFrom(const Json& json) {
   JobRecord record = {
       .id = json.at("id"),
@@ -289,7 +298,7 @@ std::string WriteJobRecord(const JobRecord& record) {
 
 absl::StatusOr<JobRecord> ParseJobRecord(const std::string& text) {
   const Json json = Json::parse(text, nullptr, false);
-  if (!json.is_object()) return absl::DataLossError("it is cut off, or no JSON");
+  if (!json.is_object()) return absl::DataLossError("it is cut off, or not JSON");
   try {
     if (json.value("version", 0) != kRecordVersion) {
       return absl::DataLossError("it is of another version");
@@ -298,7 +307,7 @@ absl::StatusOr<JobRecord> ParseJobRecord(const std::string& text) {
     return RecordFrom(json);
   } catch (const Json::exception& error) {
     return absl::DataLossError(
-        absl::StrCat("a field is not as it must be: ", error.what()));
+        absl::StrCat("a field is missing or malformed: ", error.what()));
   }
 }
 

@@ -34,7 +34,28 @@ TEST(JobRecord, KeepsADecisionBitForBit) {
   EXPECT_EQ(read->decision->scaler.growth_tracker, 3);
 }
 
-// A backup goes to another host than that on which the server has taken over.
+// A faulty server that returns to a restarted coordinator may report such a decision. The
+// next coordinator must still be able to read the record.
+TEST(JobRecord, KeepsNegativeNumbersOfAServersDecision) {
+  const JobRecord record = {
+      .id = 7,
+      .name = "job",
+      .decision =
+          StepDecision{.job = 7, .scaler = {.growth_tracker = -37, .hysteresis = -1}}};
+  const std::string written = WriteJobRecord(record);
+  const auto read = ParseJobRecord(written);
+  ASSERT_TRUE(read.ok()) << read.status();
+  EXPECT_EQ(read->decision->scaler.growth_tracker, -37);
+  EXPECT_EQ(read->decision->scaler.hysteresis, -1);
+  nlohmann::json json = nlohmann::json::parse(written);
+  for (const char* wrong : {"2147483648", "-2147483649", "1.5"}) {
+    json["decision"]["hysteresis"] = nlohmann::json::parse(wrong);
+    EXPECT_FALSE(ParseJobRecord(json.dump()).ok()) << wrong;
+  }
+}
+
+// The record needs the host on which a stand-in took over, since its backup must be on
+// another one.
 TEST(JobRecord, SaysWhereServersAreAndWhoHasNoBackup) {
   const JobRecord record = {.id = 7,
                             .name = "job",
@@ -81,7 +102,7 @@ TEST_F(CoordinatorRestart, WhatIsDamagedEndsThatJobAlone) {
   EXPECT_THAT(coordinator_->View(now_).jobs, IsEmpty());
 }
 
-// It can be read, and cannot be true: that is the end of this job, and of nothing else.
+// A record that can be read but cannot be true ends its job and nothing else.
 TEST_F(CoordinatorRestart, ARecordThatDoesNotFitEndsThatJobAlone) {
   Begin();
   const std::string key = RecordKey(welcomes_[0].job);
@@ -140,7 +161,16 @@ TEST_F(CoordinatorRestart, AJobThatIsOverLeavesNoRecord) {
 
 // ---- Numbers of the state ----
 
-// With another one all members would be refused, and their jobs end.
+TEST_F(CoordinatorRestart, RefusesAStateWithAVersionThatIsNoNumber) {
+  for (const char* state : {R"({"version":"one"})", R"({"version":{}})", "{}", "[1]"}) {
+    Coordinator coordinator(CoordinatorOptions{Timeouts::Derive(kFailureTimeout), 2});
+    EXPECT_EQ(FailureOf(coordinator.Restore({.state = state}, specs_.reader())),
+              Failure::kStateUnusable)
+        << state;
+  }
+}
+
+// With another failure timeout all members would be refused, which would end their jobs.
 TEST_F(CoordinatorRestart, RefusesToStartWithAnotherFailureTimeoutWhileJobsRun) {
   Begin();
   const auto restore = [&](absl::Duration failure_timeout) {
@@ -151,7 +181,8 @@ TEST_F(CoordinatorRestart, RefusesToStartWithAnotherFailureTimeoutWhileJobsRun) 
   const absl::Status refused = restore(kFailureTimeout / 2);
   EXPECT_EQ(FailureOf(refused), Failure::kUsage);
   EXPECT_THAT(std::string(refused.message()),
-              HasSubstr("1 jobs run with --failure-timeout 10s, and this one has 5s"));
+              HasSubstr("1 job runs with --failure-timeout 10s, but this coordinator was "
+                        "started with 5s"));
   EXPECT_TRUE(restore(kFailureTimeout).ok());
   records_.clear();
   EXPECT_TRUE(restore(kFailureTimeout / 2).ok()) << "no job runs";
@@ -159,7 +190,7 @@ TEST_F(CoordinatorRestart, RefusesToStartWithAnotherFailureTimeoutWhileJobsRun) 
   EXPECT_TRUE(restore(kFailureTimeout).ok());
 }
 
-// A new process is where it began until its first heartbeat.
+// Until its first heartbeat, a new process counts as at its first step.
 TEST_F(CoordinatorRestart, AMemberIsNotBeforeItsFirstStep) {
   Begin();
   Restart();

@@ -1,14 +1,13 @@
-// How a job outlives the coordinator: what is stored of it, and how it goes on when its
-// members come back to a coordinator that was started anew.
+// How a job survives a restart of the coordinator: what is stored of it, and how it
+// continues when its members return.
 //
-// Steps that need no decision are made meanwhile. The last epoch that was stored is told
-// again to servers that have not heard of it. What the old coordinator decided, and stored
-// or told any server, the others are told; what it neither stored nor told anybody is
-// decided anew, from figures that servers say again: the same figures, the same decision.
-// A change of epoch that no record says was begun is begun anew if its cause is still
-// there, or if servers hold their blocks for it.
+// Steps that need no decision are made while the coordinator is away. The last stored
+// epoch is told again to servers that have not heard of it. A decision that the old
+// coordinator stored, or told any server, is told to the other servers. Any other
+// decision is made again, from figures that servers report again: the same figures give
+// the same decision. A change of epoch that was not stored is begun again if its cause
+// still exists, or if servers hold their blocks for it.
 #include <algorithm>
-#include <iterator>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -65,14 +64,15 @@ JobRecord Job::ToRecord() const {
   return record;
 }
 
-// From its first epoch on: before it there are no weights to lose.
-void Job::Store(CoordinatorOutputs& outputs) {
+// Stores the job's record, from the first epoch on. Before it there are no weights to
+// lose.
+void Job::Store() {
   if (begun_.epoch == 0) return;
   if (!std::exchange(is_recorded_, true)) {
-    outputs.push_back(StoreRecord{DeclarationKey(id_), declared_->declaration.bytes});
+    outbox_.Store(DeclarationKey(id_), declared_->declaration.bytes);
   }
-  outputs.push_back(StoreRecord{
-      RecordKey(id_), std::make_shared<const std::string>(WriteJobRecord(ToRecord()))});
+  outbox_.Store(RecordKey(id_),
+                std::make_shared<const std::string>(WriteJobRecord(ToRecord())));
 }
 
 std::unique_ptr<Job> Job::Restore(const JobRecord& record,
@@ -143,7 +143,7 @@ void Job::Take(const JobRecord& record, std::shared_ptr<const JobPlacement> plac
                                .beat = {.step = record.step},
                                .is_awaited = true});
   }
-  // Who left in order and who died is forgotten.
+  // The record does not say who left in order and who died.
   for (uint32_t rank = 0; rank < spec_.workers; ++rank) {
     if (!workers_.contains(rank)) lost_.insert(rank);
   }
@@ -151,30 +151,28 @@ void Job::Take(const JobRecord& record, std::shared_ptr<const JobPlacement> plac
 
 // ---- Who comes back ----
 
-void Job::OnServerBack(uint32_t number, ConnectionId connection, const HeldJob& held,
-                       CoordinatorOutputs& outputs) {
+void Job::OnServerBack(uint32_t number, ConnectionId connection, const HeldJob& held) {
   const auto place = places_.Of(number);
   if (phase_ == Phase::kOver || !place) {
-    outputs.push_back(ToMember{connection, DropJob{held.job, "it is over"}});
+    outbox_.Send(connection, DropJob{held.job, "it is over"});
     return;
   }
   if (missing_.contains(*place)) {
     if (const auto successor = missing_.Take(*place).successor) {
-      outputs.push_back(ToMember{successor->connection,
-                                 DropJob{held.job, "the one before it is back"}});
+      outbox_.Send(successor->connection,
+                   DropJob{held.job, "the server before it is back"});
     }
   }
   places_.SetConnection(*place, connection);
   journals_.SetRun(held.run);
   if (!backups_.empty()) {
-    Store(outputs);
-    outputs.push_back(ToMember{connection, BackupGone{id_, backups_[*place].lost}});
+    Store();
+    outbox_.Send(connection, BackupGone{id_, backups_[*place].lost});
   }
-  FinishHomecoming(*place, held, outputs);
+  FinishHomecoming(*place, held);
 }
 
-void Job::FinishHomecoming(size_t place, const HeldJob& held,
-                           CoordinatorOutputs& outputs) {
+void Job::FinishHomecoming(size_t place, const HeldJob& held) {
   const JobServer& server = places_[place];
   const uint32_t number = server.server;
   if (!homecoming_ || !homecoming_->Take(number, held)) return;
@@ -189,27 +187,27 @@ void Job::FinishHomecoming(size_t place, const HeldJob& held,
   if (held.committed >= begun_.epoch) {
     change_->Commit(number);
   } else if (!HasQuorum()) {
-    SendCommit(server, outputs);
+    SendCommit(server);
   }
   if (!homecoming_->HasAllServers()) return;
-  RepeatDecision(outputs);
-  if (HasQuorum()) InformServers(outputs);
-  if (change_->uncommitted.empty()) GoOn(outputs);
+  RepeatDecision();
+  if (HasQuorum()) InformServers();
+  if (change_->uncommitted.empty()) GoOn();
 }
 
-// Of the last decision, some servers were told and others were not; or it was made, stored,
-// and told nobody.
-void Job::RepeatDecision(CoordinatorOutputs& outputs) {
+// Tells the last decision to the servers that lack it. The old coordinator may have told
+// some servers or none.
+void Job::RepeatDecision() {
   if (!decision_) return;
   for (const JobServer& server : places_) {
     const bool lacks_it = homecoming_->LacksDecision(server.server, decisions_.decided());
-    if (lacks_it) outputs.push_back(ToMember{server.connection, *decision_});
+    if (lacks_it) outbox_.Send(server.connection, *decision_);
   }
 }
 
-// All servers are back, in the last epoch.
-void Job::GoOn(CoordinatorOutputs& outputs) {
-  if (saves_last_) return GiveUpLast(outputs);
+// Continues the job once all servers are back in the last epoch.
+void Job::GoOn() {
+  if (saves_last_) return GiveUpLast();
   committed_ = begun_.members;
   change_.reset();
   reason_ = begun_.reason;
@@ -217,23 +215,23 @@ void Job::GoOn(CoordinatorOutputs& outputs) {
   if (homecoming_->prepared > begun_.epoch) {
     change_is_due_ = true;
     change_reasons_.Add(EpochCause::kCoordinator,
-                        "the coordinator came back in the middle of a change");
+                        "the coordinator was restarted during a change");
   }
   if (next_training_) change_reasons_.Add(EpochCause::kSettings, "new options");
   if (places_.HasUntoldMoves())
     change_reasons_.Add(EpochCause::kServer, "a server came back");
-  GiveUpLostCuts(outputs);
+  GiveUpLostCuts();
   for (const MemberRecord& member : committed_) {
     const bool is_here = workers_.Find(member.rank, member.incarnation) != nullptr;
-    if (is_here) TellEpoch(member.rank, outputs);
+    if (is_here) TellEpoch(member.rank);
   }
-  SayWhoIsBack(outputs);
-  MaybeReleaseBarrier(outputs);
-  MaybeChangeEpoch(outputs);
+  SayWhoIsBack();
+  MaybeReleaseBarrier();
+  MaybeChangeEpoch();
 }
 
 absl::Status Job::Return(ConnectionId connection, const WorkerHello& hello,
-                         absl::Duration now, CoordinatorOutputs& outputs) {
+                         absl::Duration now) {
   const HeldMembership& member = *hello.member;
   JobWorker* found = workers_.Find(hello.rank, member.incarnation);
   const bool is_member = phase_ == Phase::kRunning && found != nullptr &&
@@ -241,14 +239,14 @@ absl::Status Job::Return(ConnectionId connection, const WorkerHello& hello,
                          found->session_key == member.session_key;
   if (!is_member) {
     return absl::AbortedError(absl::StrCat("worker ", hello.rank, " (", hello.name,
-                                           ") is no member of job '", spec_.name,
-                                           "' any more; connect again to rejoin"));
+                                           ") is no longer a member of job '", spec_.name,
+                                           "'; connect again to rejoin"));
   }
   JobWorker& worker = *found;
   if (!worker.is_awaited) {
     return WithFailure(
         absl::UnavailableError(absl::StrCat("rank ", hello.rank, " of job '", spec_.name,
-                                            "' is back already, on another connection")),
+                                            "' is back already on another connection")),
         Failure::kRetryable);
   }
   worker.connection = connection;
@@ -260,51 +258,50 @@ absl::Status Job::Return(ConnectionId connection, const WorkerHello& hello,
   worker.barriers = member.barriers;
   worker.epoch = member.epoch;
   workers_.NoteBarriers(member.barriers);
-  std::ranges::move(workers_.ReleaseThoseLeftBehind(), std::back_inserter(outputs));
-  // Of one that is being committed it hears with the others.
+  outbox_.AddAll(workers_.ReleaseThoseLeftBehind());
+  // If the epoch is still being committed, the worker hears of it with the others.
   const bool is_committed = !change_ || change_->epoch > begun_.epoch;
-  if (is_committed) TellEpoch(hello.rank, outputs);
-  SayWhoIsBack(outputs);
-  MaybeReleaseBarrier(outputs);
+  if (is_committed) TellEpoch(hello.rank);
+  SayWhoIsBack();
+  MaybeReleaseBarrier();
   return absl::OkStatus();
 }
 
 // ---- Who does not ----
 
-void Job::AwaitReturn(absl::Duration now, CoordinatorOutputs& outputs) {
+void Job::AwaitReturn(absl::Duration now) {
   if (!homecoming_) return;
   if (!homecoming_->since) homecoming_->since = now;
   const absl::Duration limit = options_.timeouts.time_to_return;
   if (now - *homecoming_->since < limit) return;
   const std::string within =
       absl::StrCat("did not come back within ", absl::FormatDuration(limit),
-                   " after the coordinator was started anew");
+                   " after the coordinator was restarted");
   for (size_t place = 0; place < places_.size(); ++place) {
     const JobServer& server = places_[place];
     if (!homecoming_->Awaits(server.server) || !IsHere(place)) continue;
     if (!CanWaitFor(place)) {
-      return Fail(absl::StrCat(NameOf(server), " ", within, ", and ", WhyNotWait(place)),
-                  outputs);
+      return Fail(absl::StrCat(NameOf(server), " ", within, ", and ", WhyNotWait(place)));
     }
-    Miss(place, {server.server}, outputs);
+    Miss(place, {server.server});
   }
   std::vector<uint32_t> missing;
   for (const auto& [rank, worker] : workers_) {
     if (worker.is_awaited) missing.push_back(rank);
   }
   for (const uint32_t rank : missing) {
-    DropWorker(rank, within, Readmission::Cause::kDied, outputs);
+    DropWorker(rank, within, Readmission::Cause::kDied);
   }
   if (workers_.empty() && LacksServers()) {
     const uint32_t server = places_[missing_.begin()->first].server;
-    return Fail(absl::StrCat("its workers and server ", server, " ", within,
-                             "; what the job did is in the journals of its servers: play "
-                             "them with syncline replay, and resume from that"),
-                outputs);
+    return Fail(
+        absl::StrCat("its workers and server ", server, " ", within,
+                     "; the journals of its servers have all of its steps: run 'syncline "
+                     "replay' on them, and resume from the checkpoint that it writes"));
   }
-  SayWhoIsBack(outputs);
-  MaybeReleaseBarrier(outputs);
-  MaybeChangeEpoch(outputs);
+  SayWhoIsBack();
+  MaybeReleaseBarrier();
+  MaybeChangeEpoch();
 }
 
 absl::Duration Job::TimeToReturn() const {
@@ -324,17 +321,17 @@ std::string Job::WhoIsAwaited() const {
                       who.empty() ? "the last epoch" : absl::StrJoin(who, ", "));
 }
 
-// Once, when nobody is awaited any more.
-void Job::SayWhoIsBack(CoordinatorOutputs& outputs) {
+// Ends the homecoming once nobody is awaited any more.
+void Job::SayWhoIsBack() {
   if (!homecoming_ || change_ || workers_.awaited() > 0) return;
   const auto back = std::ranges::count_if(committed_, [this](const auto& member) {
     return workers_.Find(member.rank, member.incarnation) != nullptr;
   });
   homecoming_.reset();
-  outputs.push_back(LogReason{absl::StrCat("the coordinator came back: job '", spec_.name,
-                                           "' goes on at step ", workers_.LowestStep(),
-                                           " in epoch ", begun_.epoch, " with ", back,
-                                           " of ", committed_.size(), " members")});
+  outbox_.Log(absl::StrCat("the coordinator came back: job '", spec_.name,
+                           "' goes on at step ", workers_.LowestStep(), " in epoch ",
+                           begun_.epoch, " with ", back, " of ", committed_.size(),
+                           " members"));
 }
 
 }  // namespace syncline

@@ -1,9 +1,10 @@
-// A server that died, and whose shards write journals: the job waits until a process has
-// read them, and goes on with that one in its place. Nothing that anyone was told is lost
-// (server/shard/shard_durable.cc); workers push again what was not told.
+// How a job continues after the death of a server whose shards write journals. The job
+// waits until a process has read the journals, and continues with that process in the
+// server's place. Nothing that anybody was told is lost (server/shard/shard_durable.cc).
+// Workers push the rest again.
 //
-// The others stay as they are. The successor has new addresses and keys, which workers get
-// with the next epoch.
+// The other servers stay as they are. The successor has new addresses and keys, which
+// workers get with the next epoch.
 #include <algorithm>
 #include <utility>
 
@@ -17,8 +18,8 @@ namespace syncline {
 namespace {
 
 constexpr char kBothAreLost[] =
-    "a job that clips, skips or scales the loss does not outlive its coordinator and a "
-    "server at once";
+    "a job that clips, skips or scales the loss cannot survive the loss of the "
+    "coordinator and a server at once";
 
 absl::Duration Seconds(absl::Duration duration) {
   return absl::Trunc(duration, absl::Seconds(1));
@@ -26,8 +27,9 @@ absl::Duration Seconds(absl::Duration duration) {
 
 }  // namespace
 
-// In the other modes more is on its way than views that are held back: ADR 25. The last
-// decision is in the memory of servers and of the coordinator: it dies with both.
+// Only mode bsp waits: in the other modes, views are not all that is held back (ADR 25).
+// The last decision exists in the memory of the servers and of the coordinator, and is
+// lost with both.
 bool Job::CanWaitForServers() const {
   const bool lacks_decision = homecoming_ && plan_->NeedsDecision();
   return phase_ == Phase::kRunning && spec_.WaitsForServers() &&
@@ -38,8 +40,9 @@ std::string Job::HowToGoOn(size_t place) const {
   const bool has_all =
       spec_.IsJournaled() && !journals_.run().empty() && journals_.Counts(place);
   return has_all
-             ? "; play its journals with syncline replay, and resume from that"
-             : absl::StrCat(journals_.WhyNotWhole(place), "; go on from a checkpoint");
+             ? "; run 'syncline replay' on its journals, and resume from the checkpoint "
+               "that it writes"
+             : absl::StrCat(journals_.WhyNotWhole(place), "; resume from a checkpoint");
 }
 
 std::string Job::WhyNotWait(size_t place) const {
@@ -48,17 +51,18 @@ std::string Job::WhyNotWait(size_t place) const {
   if (lacks_backup) {
     const PlaceBackup& backup = backups_[place];
     return absl::StrCat(
-        "it had no backup any more: ", backup.lost,
+        "it no longer had a backup: ", backup.lost,
         backup.is_being_made ? "; a new one was being made" : "",
         lacks_decision && spec_.IsJournaled() ? absl::StrCat("; ", kBothAreLost) : "",
         HowToGoOn(place));
   }
   if (!spec_.IsJournaled()) {
-    return spec_.HasBackups() ? "the job had not begun" : "its weights with it";
+    return spec_.HasBackups() ? "the job had not begun" : "so are its weights";
   }
   if (!spec_.WaitsForServers()) {
     return absl::StrCat("jobs of mode ", FormatNamedOptions(spec_.training.mode),
-                        " do not wait for servers; syncline replay plays its journal");
+                        " do not wait for servers; run 'syncline replay' on its journal, "
+                        "and resume from the checkpoint that it writes");
   }
   if (lacks_decision) return absl::StrCat(kBothAreLost, HowToGoOn(place));
   return "the job had not begun";
@@ -84,16 +88,15 @@ std::optional<std::string> Job::HarmOfLosing(const std::string& host,
   const bool waits =
       std::ranges::all_of(served, [&](size_t place) { return CanWaitFor(place); });
   if (spec_.HasBackups() && !waits) {
-    return "would fail: there is no other server that could have what it has there";
+    return "would fail: there is no other server that can take what it has there";
   }
   if (waits) {
-    return "would stand still until a server is started with the journal that it has "
-           "there";
+    return "would wait until a server is started with the journal that it has there";
   }
-  return "would fail: it has weights there that are nowhere else";
+  return "would fail: no other server has the weights that it has there";
 }
 
-// A backup that takes over is a backup until it has.
+// A backup that is taking over counts as a backup until it has done so.
 uint64_t Job::BytesOn(const std::string& host) const {
   uint64_t bytes = 0;
   for (size_t place = 0; place < places_.size(); ++place) {
@@ -109,59 +112,63 @@ uint64_t Job::BytesOn(const std::string& host) const {
   return bytes;
 }
 
-void Job::OnServerLost(const ServerLoss& loss, CoordinatorOutputs& outputs) {
+void Job::OnServerLost(const ServerLoss& loss) {
   const uint32_t number = loss.server;
   if (phase_ == Phase::kOver) return;
-  // What it was to start nodes for.
+  // Gives up the stand-ins that the server was to start.
   while (const auto place = backups_.AwaitedOn(number)) {
-    GiveUpNewBackup(*place, "its server is lost", outputs);
+    GiveUpNewBackup(*place, "its server is lost");
   }
   missing_.ForgetOrdersOf(number);
+  std::erase_if(former_, [&](const JobServer& one) { return one.server == number; });
   if (const auto place = missing_.SucceededBy(number)) {
-    return OnSuccessorLost(*place, outputs);
+    return OnSuccessorLost(*place);
   }
   if (const auto place = backups_.HeldBy(number)) {
-    const std::string why =
-        absl::StrCat(NameOf(backups_[*place].holder), ", which held it, is lost");
-    return LoseBackup(*place, why, outputs);
+    const PlaceBackup& backup = backups_[*place];
+    const HeldBackup& held =
+        backups_.IsNext(*place, number) ? backup.next : backup.present;
+    return LoseBackupOf(number,
+                        absl::StrCat(NameOf(held.holder), ", which held it, is lost"));
   }
   const std::optional<size_t> found = places_.Of(number);
   if (!found || !IsHere(*found)) return;
   const size_t place = *found;
-  if (CanWaitFor(place) || HasBackup(place)) return Miss(place, loss, outputs);
-  Fail(absl::StrCat(NameOf(places_[place]), " is lost, and ", WhyNotWait(place)),
-       outputs);
+  if (CanWaitFor(place) || HasBackup(place)) return Miss(place, loss);
+  Fail(absl::StrCat(NameOf(places_[place]), " is lost, and ", WhyNotWait(place)));
 }
 
-void Job::Miss(size_t place, const ServerLoss& loss, CoordinatorOutputs& outputs) {
+void Job::TakeFrom(size_t place, const std::string& why) {
   const JobServer& server = places_[place];
-  missing_.Add(place, loss.at);
   stall_.Lost(server.server);
-  recoveries_.Begin(
-      HasBackup(place) ? Recoveries::Cause::kBackup : Recoveries::Cause::kJournal,
-      NameOf(server), loss.at);
   decisions_.Forget(places_.BlocksOf(place));
   if (change_) change_->Lose(server.server);
   const std::string named = NameOf(server);
   for (const uint64_t step : cuts_.AwaitedOf(server.server)) {
-    FailCut(step, absl::UnavailableError(absl::StrCat(named, " died")), outputs);
+    FailCut(step, absl::UnavailableError(absl::StrCat(named, " ", why)));
   }
-  if (HasBackup(place)) return Promote(place, outputs);
-  WaitForJournal(place, outputs);
 }
 
-void Job::WaitForJournal(size_t place, CoordinatorOutputs& outputs) {
-  // One that was being made lacks something.
+void Job::Miss(size_t place, const ServerLoss& loss) {
+  missing_.Add(place, loss.at);
+  recoveries_.Begin(
+      HasBackup(place) ? Recoveries::Cause::kBackup : Recoveries::Cause::kJournal,
+      NameOf(places_[place]), loss.at);
+  TakeFrom(place, "died");
+  if (HasBackup(place)) return Promote(place);
+  WaitForJournal(place);
+}
+
+void Job::WaitForJournal(size_t place) {
+  // A new backup that was being made is incomplete.
   if (!backups_.empty() && backups_.GiveUp(place)) {
-    DropStandIn(place, "its server died before it had all", outputs);
+    DropStandIn(backups_.TakeNext(place), "its server died before it was complete");
   }
   if (!backups_.empty()) backups_.Lose(place, "its server is lost");
-  const std::string what =
-      absl::StrCat("waits for ", NameOf(places_[place]),
-                   "; start it again with its --journal-dir: it goes on from there");
-  outputs.push_back(LogReason{absl::StrCat("job '", spec_.name, "' ", what),
-                              LogReason::Level::kWarning});
-  Say({.kind = EventKind::kServer, .what = what}, outputs);
+  const std::string what = absl::StrCat("waits for ", NameOf(places_[place]),
+                                        "; start it again with its --journal-dir");
+  outbox_.Log(absl::StrCat("job '", spec_.name, "' ", what), LogReason::Level::kWarning);
+  Say({.kind = EventKind::kServer, .what = what});
 }
 
 bool Job::FitsFor(const JobServer& successor, size_t place) const {
@@ -169,8 +176,7 @@ bool Job::FitsFor(const JobServer& successor, size_t place) const {
          HasJournalOf(successor, place);
 }
 
-void Job::ReplaceServers(const std::vector<JobServer>& attached,
-                         CoordinatorOutputs& outputs) {
+void Job::ReplaceServers(const std::vector<JobServer>& attached) {
   for (const auto& [lost, missing] : missing_) {
     if (missing.successor) continue;
     const size_t place = lost;
@@ -178,120 +184,122 @@ void Job::ReplaceServers(const std::vector<JobServer>& attached,
       return IsFree(one.server) && FitsFor(one, place);
     });
     if (found != attached.end()) {
-      Restore(place, *found, outputs);
+      Restore(place, *found);
       continue;
     }
-    // Beside what it has; but others may be on their way that see the same directory.
+    // A server that has a place already may restore this one in a node of its own. It is
+    // asked after a pause, because another server that sees the same directory may be
+    // starting.
     const auto other = std::ranges::find_if(
         attached, [&](const JobServer& one) { return HasJournalOf(one, place); });
     const bool may_ask = journals_.IsFenced() && missing_.MayAsk(place);
-    if (may_ask && other != attached.end()) AskToRestore(place, *other, outputs);
+    if (may_ask && other != attached.end()) AskToRestore(place, *other);
   }
 }
 
-void Job::Restore(size_t place, const JobServer& successor, CoordinatorOutputs& outputs) {
+void Job::Restore(size_t place, const JobServer& successor) {
   missing_.Restore(place, successor);
   const uint32_t run = options_.keeps_checkpoints ? beginning_.run : 0;
-  outputs.push_back(ToMember{successor.connection,
-                             ConfigureJob{.job = id_,
-                                          .declared = declared_,
-                                          .placement = places_.placement(),
-                                          .first_shard = places_.FirstShard(place),
-                                          .checkpoint_run = run,
-                                          .restore_run = journals_.run(),
-                                          .generation = journals_.GenerationOf(place)}});
-  outputs.push_back(
-      LogReason{absl::StrCat("job '", spec_.name, "': ", NameOf(successor),
-                             " reads the journal of ", NameOf(places_[place]))});
+  outbox_.Send(successor.connection,
+               ConfigureJob{.job = id_,
+                            .declared = declared_,
+                            .placement = places_.placement(),
+                            .first_shard = places_.FirstShard(place),
+                            .checkpoint_run = run,
+                            .restore_run = journals_.run(),
+                            .generation = journals_.GenerationOf(place)});
+  Log(absl::StrCat(NameOf(successor), " reads the journal of ", NameOf(places_[place])));
 }
 
-void Job::OnSuccessorFailed(size_t place, const absl::Status& status,
-                            CoordinatorOutputs& outputs) {
+void Job::OnSuccessorFailed(size_t place, const absl::Status& status) {
   const MissingServer missing = *missing_.Find(place);
   const std::string named = absl::StrCat("server ", missing.successor->name);
   if (missing.by_backup && CanWaitFor(place)) {
-    return GoBackToJournal(place, std::string(status.message()), outputs);
+    return GoBackToJournal(place, std::string(status.message()));
   }
-  // Of a node that was started for it nothing is left.
+  // A node that was started to restore the place is told to end.
   if (missing.order > 0) {
-    outputs.push_back(
-        ToMember{missing.successor->connection, DropJob{id_, "it cannot be restored"}});
+    outbox_.Send(missing.successor->connection, DropJob{id_, "it cannot be restored"});
   }
   missing_.Fail(place, absl::StrCat(named, ": ", std::string(status.message())));
-  // Whoever writes the journal has not let go of it yet.
+  // Unavailable: the process that wrote the journal has not released it yet.
   if (absl::IsUnavailable(status) && !missing.by_backup) return;
   Fail(absl::StrCat(named, " cannot go on from the ",
                     missing.by_backup ? "backup" : "journal", " of server ",
-                    places_[place].server, ": ", std::string(status.message())),
-       outputs);
+                    places_[place].server, ": ", std::string(status.message())));
 }
 
-// Its records are all back.
-void Job::Succeed(size_t place, uint64_t step, CoordinatorOutputs& outputs) {
+// A worker counts the step that it has pushed and whose views it waits for, so it may be
+// one step ahead. A server that trains nothing returns with the highest number as its
+// step.
+bool Job::IsBehindWorkers(size_t place, uint64_t step) const {
+  const uint64_t reached = workers_.ReachedStep();
+  return step < reached && reached - step > 1 && !places_.ShardsOf(place).empty();
+}
+
+// The successor has replayed all records of the place.
+void Job::Succeed(size_t place, uint64_t step) {
   const JobServer& server = places_[place];
   const MissingServer missing = missing_.Take(place);
   const uint32_t before = server.server;
-  const uint64_t reached = workers_.ReachedStep();
   const bool hears_of_it = change_ && !change_->is_restored;
   places_.Move(place, *missing.successor,
                hears_of_it ? std::optional(change_->epoch) : std::nullopt);
-  // A worker counts the step that it has pushed and whose views it waits for. One that
-  // trains nothing comes back at no step: the highest number there is.
-  if (step < reached && reached - step > 1 && !places_.ShardsOf(place).empty()) {
-    return Fail(absl::StrCat("the ", missing.by_backup ? "backup" : "journal",
-                             " of server ", server.server, " (", server.name,
-                             ") ends at step ", step, ", and workers are at ", reached,
-                             ": it had failed before the server did; go on from a "
-                             "checkpoint"),
-                outputs);
+  if (IsBehindWorkers(place, step)) {
+    return Fail(
+        absl::StrCat("the ", missing.by_backup ? "backup" : "journal", " of server ",
+                     server.server, " (", server.name, ") ends at step ", step,
+                     ", but workers are at step ", workers_.ReachedStep(),
+                     ": it had failed before the server did; resume from a checkpoint"));
   }
   if (change_) change_->Replace(before, server.server);
   if (homecoming_) homecoming_->Replace(before, server.server);
   const std::string named = NameOf(server);
-  const std::string what = missing.by_backup
-                               ? absl::StrCat(named, " took the place of server ", before,
-                                              " at step ", step, ", from its backup")
-                               : absl::StrCat(named, " came back at step ", step,
-                                              " from the journal of server ", before);
+  const std::string what =
+      missing.by_backup
+          ? absl::StrCat(
+                named, " took the place of server ", before, " at step ", step,
+                missing.lives_on ? ", which handed it over" : ", from its backup")
+          : absl::StrCat(named, " came back at step ", step,
+                         " from the journal of server ", before);
   if (!backups_.empty()) {
     if (missing.by_backup) backups_.UseUp(place);
     backups_.NoteSuccessor(place);
     if (missing.by_backup && journals_.IsFenced()) {
-      journals_.Lose(place, "it begins anew after a take-over");
+      journals_.Lose(place, "it starts over after a take-over");
       journals_.BeginAnew(place, missing.generation);
     }
-    Store(outputs);  // there is no other copy that could come back
+    Store();  // from here on no earlier copy may return
   }
-  outputs.push_back(LogReason{absl::StrCat("job '", spec_.name, "': ", what)});
+  Log(what);
   change_reasons_.Add(EpochCause::kServer, what);
-  Say({.kind = EventKind::kServer, .what = what}, outputs);
+  Say({.kind = missing.lives_on ? EventKind::kMoved : EventKind::kServer, .what = what});
   if (IsAwaited(server.server)) {
-    return FinishHomecoming(place, {.job = id_}, outputs);
+    return FinishHomecoming(place, {.job = id_});
   }
-  // The last decision may be of a step that is not in its records.
-  if (decision_) outputs.push_back(ToMember{server.connection, *decision_});
-  if (!change_) return MaybeChangeEpoch(outputs);
+  // The last decision may concern a step that is not in the successor's records.
+  if (decision_) outbox_.Send(server.connection, *decision_);
+  if (!change_) return MaybeChangeEpoch();
   if (!change_->IsPrepared()) {
-    outputs.push_back(ToMember{server.connection, PrepareEpoch{id_, change_->epoch}});
+    outbox_.Send(server.connection, PrepareEpoch{id_, change_->epoch});
   } else {
-    Store(outputs);
-    SendCommit(server, outputs);
+    Store();
+    SendCommit(server);
   }
 }
 
-void Job::EndRecoveries(absl::Duration now, CoordinatorOutputs& outputs) {
+void Job::EndRecoveries(absl::Duration now) {
   if (!recoveries_.IsUnderWay() || phase_ != Phase::kRunning) return;
   const bool goes_on =
       !homecoming_ && !change_ && !LacksServers() && !places_.HasUntoldMoves();
   if (const auto said = recoveries_.Look(goes_on, now)) {
-    outputs.push_back(LogReason{absl::StrCat("job '", spec_.name, "' ", *said)});
+    outbox_.Log(absl::StrCat("job '", spec_.name, "' ", *said));
     const RecoveryView view = recoveries_.View(now);
     Say({.kind = EventKind::kRecovery,
          .what = view.last_causes == "coordinator"
                      ? *said
                      : absl::StrCat(*said, " (", view.last_causes, ")"),
-         .took = view.last_took},
-        outputs);
+         .took = view.last_took});
   }
 }
 
@@ -318,31 +326,29 @@ std::string Job::WhichServersAreLost(absl::Duration now, const LostServers& lost
                       absl::FormatDuration(options_.timeouts.reconnect_grace));
 }
 
-void Job::AwaitServers(absl::Duration now, CoordinatorOutputs& outputs) {
+void Job::AwaitServers(absl::Duration now) {
   const MissingServers::Verdict verdict = missing_.Look(now);
   if (verdict.late) {
     const size_t place = *verdict.late;
     const MissingServer& missing = *missing_.Find(place);
     const std::string limit = absl::FormatDuration(Seconds(verdict.limit));
     if (missing.by_backup && CanWaitFor(place)) {
-      return GoBackToJournal(place, absl::StrCat("it did not take over within ", limit),
-                             outputs);
+      return GoBackToJournal(place, absl::StrCat("it did not take over within ", limit));
     }
     const std::string advice =
         missing.by_backup
             ? absl::StrCat(", and its backup did not take over", HowToGoOn(place))
-            : "; what the job did is in the journals of its servers: play them with "
-              "syncline replay, and resume from that";
+            : "; the journals of its servers have all of its steps: run 'syncline "
+              "replay' on them, and resume from the checkpoint that it writes";
     const std::string error =
         missing.error.empty() ? "" : absl::StrCat(" (", missing.error, ")");
     return Fail(absl::StrCat(NameOf(places_[place]), " did not come back within ", limit,
-                             error, advice),
-                outputs);
+                             error, advice));
   }
   if (!verdict.says) return;
   const std::string reason = missing_.Text(now, places_);
   for (const auto& [rank, worker] : workers_) {
-    if (worker.connected) outputs.push_back(ToMember{worker.connection, Waiting{reason}});
+    if (worker.connected) outbox_.Send(worker.connection, Waiting{reason});
   }
 }
 

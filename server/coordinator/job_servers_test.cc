@@ -1,4 +1,4 @@
-// A server that dies and leaves a journal: the job waits for whoever reads it.
+// A server dies and leaves a journal. The job waits for a server that reads it.
 #include "comm/base/failure.h"
 #include "server/coordinator/coordinator_test_util.h"
 
@@ -9,7 +9,7 @@ using ::testing::HasSubstr;
 
 constexpr absl::Duration kPatience = absl::Seconds(60);
 
-// Servers on connections 1 and 2, ranks 0 and 1 on 10 and 11.
+// The servers are on connections 1 and 2, ranks 0 and 1 on 10 and 11.
 class JobServers : public CoordinatorTest {
  protected:
   void BeginWith(const JobSpec& job) {
@@ -51,7 +51,7 @@ class JobServers : public CoordinatorTest {
 TEST_F(JobServers, AJobWaitsForTheJournalOfItsServerAndGoesOnElsewhere) {
   Begin();
   LoseServer2();
-  EXPECT_EQ(Shown().phase, "waiting");
+  EXPECT_EQ(Shown().phase, JobPhase::kWaiting);
   EXPECT_THAT(Shown().reason, HasSubstr("waits for server 1 (server2), "));
   EXPECT_THAT(Last<Waiting>(10)->reason, HasSubstr("s of 60 s"));
   ServerComes(3, "run1");
@@ -59,7 +59,7 @@ TEST_F(JobServers, AJobWaitsForTheJournalOfItsServerAndGoesOnElsewhere) {
   ASSERT_TRUE(restore.has_value());
   EXPECT_EQ(restore->restore_run, "run1");
   EXPECT_EQ(restore->first_shard, 1u);
-  EXPECT_EQ(Shown().phase, "running");
+  EXPECT_EQ(Shown().phase, JobPhase::kRunning);
   EXPECT_GT(Shown().epoch, epoch_);
   for (const ConnectionId worker : {10, 11}) {
     const auto change = Last<EpochChanged>(worker);
@@ -87,7 +87,7 @@ TEST_F(JobServers, WhatJournalsHaveIsShownUntilTheyAreGone) {
   EXPECT_TRUE(Shown().records.empty());
 }
 
-// So that anyone can see whether all have said how far they are.
+// The numbers tell whether all servers that train have reported.
 TEST_F(JobServers, ServersWithoutTrainedBlocksHaveNothingToRecord) {
   Begin();
   EXPECT_EQ(Shown().training_servers, 2u);
@@ -102,18 +102,18 @@ TEST_F(JobServers, ServersWithoutTrainedBlocksHaveNothingToRecord) {
   EXPECT_EQ(Shown().records.size(), 1u);
 }
 
-// The connection may come back yet, and nobody is told to replace the server before that.
+// The connection may still return, so nobody is told to replace the server yet.
 TEST_F(JobServers, AServerThatIsLostIsShownAtOnce) {
   Begin();
-  EXPECT_EQ(Shown().phase, "running");
+  EXPECT_EQ(Shown().phase, JobPhase::kRunning);
   Say(2, Disconnected{});
   now_ += absl::Seconds(2);
-  EXPECT_EQ(Shown().phase, "waiting");
+  EXPECT_EQ(Shown().phase, JobPhase::kWaiting);
   EXPECT_EQ(Shown().reason, "server 1 (server2) was lost 2 s ago; the job waits for it");
   EXPECT_EQ(coordinator_->View(now_).servers.at(1).lost_for, absl::Seconds(2));
   EXPECT_FALSE(coordinator_->View(now_).servers.at(0).lost_for.has_value());
   Say(2, Heartbeat{});
-  EXPECT_EQ(Shown().phase, "running");
+  EXPECT_EQ(Shown().phase, JobPhase::kRunning);
   EXPECT_FALSE(coordinator_->View(now_).servers.at(1).lost_for.has_value());
 }
 
@@ -130,12 +130,12 @@ TEST_F(JobServers, AServerIsWaitedForSinceItWasLost) {
 TEST_F(JobServers, AServerThatIsLostWithoutAJournalIsShownAsTheEndToCome) {
   BeginWith(TwoTensors(2));
   Say(2, Disconnected{});
-  EXPECT_EQ(Shown().phase, "waiting");
+  EXPECT_EQ(Shown().phase, JobPhase::kWaiting);
   EXPECT_THAT(Shown().reason,
               HasSubstr("the job fails if its connection is not back after "));
 }
 
-// Until it is committed there is no reason for it.
+// An epoch has no reason before it is committed.
 TEST_F(JobServers, AnEpochIsShownWithItsReason) {
   Begin();
   servers_answer_ = false;
@@ -175,7 +175,7 @@ TEST_F(JobServers, ServersWithoutThatJournalTakeNoPlace) {
   EXPECT_FALSE(Last<ConfigureJob>(3).has_value());
   PassTimeBeating(kPatience, {1, 3, 10, 11});
   EXPECT_THAT(Last<JobFailed>(10)->reason, HasSubstr("did not come back within 1m"));
-  EXPECT_EQ(Shown().phase, "failed");
+  EXPECT_EQ(Shown().phase, JobPhase::kFailed);
 }
 
 TEST_F(JobServers, AJournalThatIsStillWrittenIsAskedForAgain) {
@@ -202,7 +202,7 @@ TEST_F(JobServers, ADamagedJournalEndsTheJob) {
       HasSubstr("server3 cannot go on from the journal of server 1: it is damaged"));
 }
 
-// Its journal had ended before it did.
+// The journal had ended before its server did.
 TEST_F(JobServers, AJournalThatLacksStepsEndsTheJob) {
   Begin();
   beats_[10].step = 6;
@@ -211,10 +211,10 @@ TEST_F(JobServers, AJournalThatLacksStepsEndsTheJob) {
   ServerComes(3, "run1");
   Say(3, JobConfigured{.job = id_, .step = 4});
   EXPECT_THAT(Last<JobFailed>(10)->reason,
-              HasSubstr("ends at step 4, and workers are at 6"));
+              HasSubstr("ends at step 4, but workers are at step 6"));
 }
 
-// All that lies on it is frozen, and has no steps.
+// All tensors on the server are frozen, so it has no step.
 TEST_F(JobServers, AServerThatTrainsNothingComesBackAtNoStep) {
   Begin();
   beats_[10].step = 6;
@@ -234,12 +234,13 @@ TEST_F(JobServers, ASuccessorThatDiesIsReplaced) {
   Say(3, Leave{});
   servers_answer_ = true;
   ServerComes(4, "run1");
-  EXPECT_EQ(Shown().phase, "running");
+  EXPECT_EQ(Shown().phase, JobPhase::kRunning);
   EXPECT_EQ(Last<EpochChanged>(10)->moved[0].server.server,
             Last<ServerWelcome>(4)->server);
 }
 
-// It dies when it has committed and others have not: its successor commits, too.
+// The server dies after it has committed and before the others have. Its successor
+// commits, too.
 TEST_F(JobServers, AChangeUnderWayIsFinishedByTheSuccessor) {
   Begin();
   servers_answer_ = false;
@@ -290,7 +291,7 @@ TEST_F(JobServers, TheCoordinatorMayDieWhileAServerIsAway) {
   PassTimeBeating(3 * kFailureTimeout, {101, 110});
   EXPECT_FALSE(Last<JobFailed>(110).has_value());
   ServerComes(103, "run1");
-  EXPECT_EQ(Shown().phase, "running");
+  EXPECT_EQ(Shown().phase, JobPhase::kRunning);
   ASSERT_TRUE(Last<EpochChanged>(110).has_value());
   EXPECT_EQ(Last<EpochChanged>(110)->moved.at(0).address, "elsewhere");
 }

@@ -35,7 +35,7 @@ absl::Status CheckTensor(const TensorSpec& tensor) {
   return absl::OkStatus();
 }
 
-// What the tensors' groups and the job's settings say together.
+// Checks the tensors' groups together with the job's settings.
 absl::Status CheckTraining(const JobSpec& spec) {
   SYNCLINE_RETURN_IF_ERROR(ValidateTraining(spec.training));
   for (const TensorSpec& tensor : spec.tensors) {
@@ -76,14 +76,13 @@ absl::Status CheckMemories(const JobSpec& spec,
         "push_codec '", spec.settings.push_codec,
         "' keeps a part of the gradients of tensor '", spec.tensors[i].name,
         "', but at some steps the optimizer ", Written(spec.training.optimizer),
-        " takes Hessian estimates, which that must not go with; set memory=none or take "
-        "a "
-        "dense codec"));
+        " needs whole Hessian estimates; set memory=none or choose a dense codec"));
   }
   return absl::OkStatus();
 }
 
-// A delta is added to the version before it, which those who are behind may never hold.
+// A delta is added to the version before it, which members that are behind may never
+// hold.
 absl::Status CheckDeltas(const JobSpec& spec,
                          const std::vector<TensorTransfers>& transfers) {
   if (!spec.training.sync().skips_versions()) return absl::OkStatus();
@@ -91,9 +90,9 @@ absl::Status CheckDeltas(const JobSpec& spec,
     if (!transfers[i].publish.compresses()) continue;
     return absl::InvalidArgumentError(absl::StrCat(
         "publish_codec '", spec.settings.publish_codec, "' sends tensor '",
-        spec.tensors[i].name, "' as differences to the version before, and in mode '",
+        spec.tensors[i].name, "' as differences from the version before, which in mode '",
         FormatNamedOptions(spec.training.mode),
-        "' not every worker holds that one; take fp32, bf16 or fp16, or mode bsp"));
+        "' not every worker holds; choose fp32, bf16 or fp16, or mode bsp"));
   }
   return absl::OkStatus();
 }
@@ -106,9 +105,9 @@ absl::Status CheckSenders(const JobSpec& spec,
     return absl::InvalidArgumentError(absl::StrCat(
         "push_codec '", spec.settings.push_codec, "' averages each value of tensor '",
         spec.tensors[i].name,
-        "' over those who sent it, but with aggregation=arrival or accumulate_steps on "
-        "the servers only a sum is kept; take aggregation=rank_order, accumulate on the "
-        "workers, or set mean_of_senders=0"));
+        "' over the workers that sent it, but with aggregation=arrival or "
+        "accumulate_steps the servers keep only a sum; choose aggregation=rank_order, "
+        "accumulate on the workers, or set mean_of_senders=0"));
   }
   return absl::OkStatus();
 }
@@ -151,7 +150,7 @@ std::string Shape(const TensorSpec& tensor) {
   return absl::StrCat("[", absl::StrJoin(tensor.shape, ", "), "]");
 }
 
-// Hosts that count their ranks otherwise would give two processes the same number.
+// Hosts that number their ranks differently would give two processes the same number.
 absl::Status CheckSameRanks(const JobSpec& ours, const JobSpec& theirs) {
   if (ours.ranks == theirs.ranks) return absl::OkStatus();
   const auto members = [](uint32_t ranks) -> std::string {
@@ -159,10 +158,9 @@ absl::Status CheckSameRanks(const JobSpec& ours, const JobSpec& theirs) {
     return absl::StrCat("hosts that each push for ", ranks, " ranks");
   };
   return Differs(absl::StrCat(
-      "job '", ours.name, "' has ", members(ours.ranks), ", and not ",
-      members(theirs.ranks),
-      ": `syncline run` wants the same --nproc-per-node and --local-aggregation on all "
-      "nodes, torchrun says on each how many ranks there are altogether"));
+      "job '", ours.name, "' has ", members(ours.ranks), ", not ", members(theirs.ranks),
+      ": 'syncline run' needs the same --nproc-per-node and --local-aggregation on all "
+      "nodes; torchrun prints on each how many ranks there are altogether"));
 }
 
 // Names the first setting that differs.
@@ -236,9 +234,8 @@ absl::Status CheckGoals(const std::string& goals, const SyncMode& sync) {
   for (const Goal& goal : spec.goals) {
     if (goal.kind == GoalKind::kParticipation && sync.is_async()) {
       return absl::InvalidArgumentError(
-          "goals: 'participation' says nothing of a job of mode asp, each of whose steps "
-          "is "
-          "of one worker; leave it out");
+          "goals: 'participation' has no meaning in mode asp, where each step is the "
+          "contribution of one worker; leave it out");
     }
   }
   return absl::OkStatus();
@@ -248,14 +245,14 @@ absl::Status CheckAnswers(const std::string& answers, const SyncMode& sync) {
   SYNCLINE_ASSIGN_OR_RETURN(const AnswerSpec spec, ParseAnswers(answers));
   if (spec.excludes && (sync.is_async() || sync.has_quorum())) {
     return absl::InvalidArgumentError(
-        absl::StrCat("answers: 'exclude_straggler' brings nothing to a job of mode ",
+        absl::StrCat("answers: 'exclude_straggler' has no use in mode ",
                      sync.is_async() ? "asp" : "bsp with a quorum",
-                     ", in which nobody waits for the slowest; leave it out"));
+                     ", where no worker waits for the slowest; leave it out"));
   }
   if (spec.staleness > 0 && sync.kind != SyncMode::Kind::kSsp) {
     return absl::InvalidArgumentError(
-        "answers: 'staleness' is of jobs that begin in mode ssp, such as ssp:0, which "
-        "makes the steps of bsp (docs/modes.md)");
+        "answers: 'staleness' is only for jobs that begin in mode ssp, such as ssp:0, "
+        "which makes the same steps as bsp (docs/modes.md)");
   }
   return CheckAnswers(answers);
 }
@@ -264,7 +261,7 @@ absl::Status ValidateJob(const JobSpec& spec) {
   SYNCLINE_RETURN_IF_ERROR(CheckName("a job's name", spec.name, kMaxJobNameBytes));
   if (spec.workers < 1 || spec.workers > kMaxWorkers) {
     return absl::InvalidArgumentError(
-        absl::StrCat("job '", spec.name, "' wants ", spec.workers,
+        absl::StrCat("job '", spec.name, "' is declared with ", spec.workers,
                      " workers, allowed are 1 to ", kMaxWorkers));
   }
   SYNCLINE_RETURN_IF_ERROR(CheckJobSettings(spec.settings));
@@ -298,26 +295,26 @@ absl::Status ValidateJob(const JobSpec& spec) {
   if (spec.HasBackups() && (sync.skips_versions() || sync.has_quorum())) {
     return absl::InvalidArgumentError(absl::StrCat(
         "durability=", spec.settings.durability,
-        " needs mode bsp without a quorum, and the job has mode ",
+        " needs mode bsp without a quorum, but the job has mode ",
         FormatNamedOptions(spec.training.mode), "; choose durability=disk or none"));
   }
   if (sync.quorum > spec.workers && !sync.is_whole) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("mode '", FormatNamedOptions(spec.training.mode), "': quorum is ",
-                     sync.quorum, ", allowed are 1 to ", spec.workers,
-                     ", the job's workers; what is left of them are backup workers"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "mode '", FormatNamedOptions(spec.training.mode), "': quorum is ", sync.quorum,
+        ", allowed are 1 to ", spec.workers, ", the job's workers"));
   }
   if (spec.training.sync().is_async() && spec.settings.checkpoint_every.IsScheduled()) {
     return absl::InvalidArgumentError(
-        "checkpoint_every needs mode bsp or ssp: in mode asp blocks have no step in "
-        "common");
+        "checkpoint_every needs mode bsp or ssp, because in mode asp blocks have no step "
+        "in common");
   }
   return CheckTransfers(spec);
 }
 
 absl::Status CheckSameJob(const JobSpec& ours, const JobSpec& theirs) {
   const std::string job = absl::StrCat("job '", ours.name, "' ");
-  // First, as hosts that count their ranks otherwise have other numbers of workers, too.
+  // This check comes first, because hosts that number their ranks differently also have
+  // another number of workers.
   SYNCLINE_RETURN_IF_ERROR(CheckSameRanks(ours, theirs));
   if (ours.workers != theirs.workers) {
     return Differs(
@@ -342,12 +339,12 @@ absl::Status CheckSameJob(const JobSpec& ours, const JobSpec& theirs) {
                                   ", not '", b.name, "'"));
     }
     if (a.shape != b.shape) {
-      return Differs(absl::StrCat("tensor '", a.name, "' is ", Shape(a), " in ", job,
-                                  "and not ", Shape(b)));
+      return Differs(absl::StrCat("tensor '", a.name, "' has shape ", Shape(a),
+                                  " in job '", ours.name, "', not ", Shape(b)));
     }
     if (a.group != b.group) {
       return Differs(
-          absl::StrCat("tensor '", a.name, "' has other group options in ", job));
+          absl::StrCat("tensor '", a.name, "' has different group options in ", job));
     }
   }
   return absl::OkStatus();

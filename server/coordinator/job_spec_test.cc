@@ -1,4 +1,4 @@
-// What a job's settings must agree on.
+// Which settings of a job fit together.
 #include "server/coordinator/job_spec.h"
 
 #include <string>
@@ -24,8 +24,9 @@ TEST(JobSpec, MeansOfSendersNeedTheContributionsThemselves) {
   EXPECT_TRUE(ValidateJob(SparseLoCo()).ok()) << ValidateJob(SparseLoCo());
   JobSpec on_arrival = SparseLoCo();
   on_arrival.training.aggregation = Aggregation::kArrival;
-  EXPECT_THAT(std::string(ValidateJob(on_arrival).message()),
-              AllOf(HasSubstr("over those who sent it"), HasSubstr("mean_of_senders=0")));
+  EXPECT_THAT(
+      std::string(ValidateJob(on_arrival).message()),
+      AllOf(HasSubstr("over the workers that sent it"), HasSubstr("mean_of_senders=0")));
   JobSpec accumulates = SparseLoCo();
   accumulates.training.accumulate_steps = 2;
   EXPECT_THAT(std::string(ValidateJob(accumulates).message()),
@@ -56,18 +57,18 @@ TEST(JobSpec, HostsThatCountRanksOtherwiseAreTold) {
   EXPECT_TRUE(CheckSameJob(ours, theirs).ok());
   theirs.ranks = 6;
   EXPECT_THAT(std::string(CheckSameJob(ours, theirs).message()),
-              HasSubstr("job 'job' has hosts that each push for 4 ranks, and not hosts "
-                        "that each push for 6 ranks: `syncline run` wants the same"));
+              HasSubstr("job 'job' has hosts that each push for 4 ranks, not hosts that "
+                        "each push for 6 ranks: 'syncline run' needs the same"));
   theirs.ranks = 0;
   EXPECT_THAT(std::string(CheckSameJob(ours, theirs).message()),
-              HasSubstr("and not workers that each push for themselves"));
+              HasSubstr("not workers that each push for themselves"));
   // Such hosts have another number of workers, too, which says less.
   ours.ranks = 0;
   ours.workers = 4;
   theirs.ranks = 4;
   theirs.workers = 2;
   EXPECT_THAT(std::string(CheckSameJob(ours, theirs).message()),
-              HasSubstr("has workers that each push for themselves, and not hosts "
+              HasSubstr("has workers that each push for themselves, not hosts "
                         "that each push for 4 ranks"));
 }
 
@@ -77,7 +78,7 @@ TEST(JobSpec, HostsMakeStepsTogether) {
   EXPECT_TRUE(ValidateJob(job).ok()) << ValidateJob(job);
   job.training.mode = {.name = "bsp", .values = {{"quorum", 1}}};
   EXPECT_THAT(std::string(ValidateJob(job).message()),
-              HasSubstr("local aggregation is for bsp without a quorum"));
+              HasSubstr("local aggregation needs bsp without a quorum"));
 }
 
 TEST(JobSpec, SettingsThatNobodyCanMeanAreRefused) {
@@ -92,7 +93,7 @@ TEST(JobSpec, StepsOfOneWorkerHaveNoParticipation) {
   EXPECT_TRUE(CheckGoals("participation>=0.9,samples_per_s>=10", {}).ok());
   EXPECT_TRUE(CheckGoals("samples_per_s>=10", async).ok());
   EXPECT_THAT(std::string(CheckGoals("participation>=0.9", async).message()),
-              HasSubstr("of mode asp"));
+              HasSubstr("in mode asp"));
 }
 
 // One place says whether servers are waited for: the launcher asks for it by the status.

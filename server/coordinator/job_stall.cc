@@ -1,5 +1,5 @@
-// How a job ends what stands still: members that hold up the others, servers that do not
-// answer, ranks that die over and over.
+// How a job ends standstills: members that hold up the others, servers that do not
+// answer, and ranks that die again and again.
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
@@ -13,10 +13,10 @@ namespace {
 
 constexpr absl::Duration kSayOutsideEvery = absl::Seconds(1);
 
-// Taking and zeroing memory for blocks, on a busy host: 2^25 FP32 values and their AdamW
-// state are 400 MB.
+// Rate at which a busy host takes and zeroes memory for blocks, at worst. 2^25 FP32
+// values and their AdamW state are 400 MB.
 constexpr double kElementsPlacedPerSecond = 1 << 25;
-// Reading a checkpoint from storage that is slow, or shared by all servers.
+// Rate at which a checkpoint is read from storage that is slow or shared by all servers.
 constexpr double kBytesLoadedPerSecond = 20e6;
 
 std::vector<StallMember> ToStall(const std::vector<MemberRecord>& members,
@@ -51,8 +51,8 @@ void Job::OnServerBeat(uint32_t server, const Heartbeat& beat,
 
 // ---- Members that stand still ----
 
-void Job::EndStalls(absl::Duration now, CoordinatorOutputs& outputs) {
-  // Those who are still to come back hold up the others for a bounded time.
+void Job::EndStalls(absl::Duration now) {
+  // Members that may still return hold up the others for a bounded time only.
   if (phase_ != Phase::kRunning || homecoming_ || LacksServers()) return;
   std::vector<StallServer> servers;
   for (size_t place = 0; place < places_.size(); ++place) {
@@ -61,14 +61,14 @@ void Job::EndStalls(absl::Duration now, CoordinatorOutputs& outputs) {
       servers.push_back({server.server, server.name});
   }
   const StallVerdict verdict = stall_.Look(now, ToStall(committed_, workers_), servers);
-  SayStalls(now, outputs);
-  if (!verdict.failure.empty()) return Fail(verdict.failure, outputs);
+  SayStalls(now);
+  if (!verdict.failure.empty()) return Fail(verdict.failure);
   for (const Drop& drop : verdict.drops) {
-    DropWorker(drop.rank, drop.reason, Readmission::Cause::kStoodStill, outputs);
+    DropWorker(drop.rank, drop.reason, Readmission::Cause::kStoodStill);
   }
   if (verdict.drops.empty()) return;
-  MaybeReleaseBarrier(outputs);
-  MaybeChangeEpoch(outputs);
+  MaybeReleaseBarrier();
+  MaybeChangeEpoch();
 }
 
 // ---- Ranks that die over and over ----
@@ -84,8 +84,9 @@ void Job::NoteLoss(uint32_t rank, Readmission::Cause cause) {
   readmission_.Lost(rank, cause, FiguresOf(rank));
 }
 
-// How many barriers are over only old members know: a new one who comes before them would
-// pass its first one alone. Where nobody is left inside there is nobody to hold up.
+// While members may still return after a restart, a newcomer waits outside: only they
+// know how many barriers are over, and it would pass its first one alone. If nobody is
+// inside, a rank that died often has nobody to hold up, and may join.
 bool Job::MayJoin(uint32_t rank, const std::string& name, absl::Duration now) const {
   if (workers_.awaited() > 0) return false;
   return !workers_.HasInsiders() || (readmission_.MayJoin(rank, FiguresOf(rank)) &&
@@ -101,8 +102,7 @@ std::string Job::WhyOutside(uint32_t rank, absl::Duration now) const {
 
 // ---- Ranks that hold up the others ----
 
-absl::Status Job::Exclude(const ExcludeWorker& exclude, absl::Duration now,
-                          CoordinatorOutputs& outputs) {
+absl::Status Job::Exclude(const ExcludeWorker& exclude, absl::Duration now) {
   SYNCLINE_RETURN_IF_ERROR(CheckRuns());
   const JobWorker* worker = workers_.Find(exclude.rank);
   if (worker == nullptr || worker->outside || worker->is_awaited) {
@@ -117,12 +117,12 @@ absl::Status Job::Exclude(const ExcludeWorker& exclude, absl::Duration now,
   for (const JobServer& server : places_) serving.insert(HostOfMember(server.host));
   SYNCLINE_RETURN_IF_ERROR(workers_.CheckMayLack(exclude.rank, spec_.name, serving));
   const std::string who = workers_.Named(exclude.rank);
-  // It may come back, but nobody waits for it: its launcher may have ended by itself.
+  // The worker may return, but the job does not wait for it: its launcher may have ended.
   stops_.Forget(exclude.rank);
   exclusions_.Add(exclude.rank, worker->name, now);
-  Store(outputs);  // before anybody knows of it
+  Store();  // before anybody hears of it
   const absl::Duration wait = exclusions_.Wait(exclude.rank, worker->name);
-  outputs.push_back(CloseMember{
+  outbox_.Close(
       worker->connection,
       WithFailure(
           absl::AbortedError(absl::StrCat(
@@ -130,21 +130,18 @@ absl::Status Job::Exclude(const ExcludeWorker& exclude, absl::Duration now,
               "; the others go on. Connect again to rejoin: from another host at once, "
               "from this one in ",
               absl::FormatDuration(wait))),
-          Failure::kExcluded)});
-  outputs.push_back(
-      LogReason{absl::StrCat("job '", spec_.name, "': excludes ", who, ": ", exclude.why),
-                LogReason::Level::kWarning});
+          Failure::kExcluded));
+  Log(absl::StrCat("excludes ", who, ": ", exclude.why), LogReason::Level::kWarning);
   Say({.kind = EventKind::kAnswer,
-       .what = absl::StrCat("excludes ", who, ": ", exclude.why)},
-      outputs);
+       .what = absl::StrCat("excludes ", who, ": ", exclude.why)});
   Forget(exclude.rank, EpochCause::kAnswer,
          absl::StrCat(who, " was excluded: ", exclude.why));
-  MaybeReleaseBarrier(outputs);
-  MaybeChangeEpoch(outputs);
+  MaybeReleaseBarrier();
+  MaybeChangeEpoch();
   return absl::OkStatus();
 }
 
-void Job::LetIn(absl::Duration now, CoordinatorOutputs& outputs) {
+void Job::LetIn(absl::Duration now) {
   exclusions_.Tick(now);
   const bool nobody_inside = !workers_.HasInsiders();
   const bool says = now - last_outside_said_ >= kSayOutsideEvery;
@@ -155,29 +152,29 @@ void Job::LetIn(absl::Duration now, CoordinatorOutputs& outputs) {
       worker.outside = false;
       const std::string what = absl::StrCat(workers_.Named(rank), " joins");
       change_reasons_.Add(EpochCause::kJoin, what);
-      Say({.kind = EventKind::kJoin, .what = what + " after it had waited outside"},
-          outputs);
+      Say({.kind = EventKind::kJoin, .what = what + " after it had waited outside"});
     } else if (says) {
-      outputs.push_back(ToMember{worker.connection, Waiting{WhyOutside(rank, now)}});
+      outbox_.Send(worker.connection, Waiting{WhyOutside(rank, now)});
     }
   }
-  MaybeChangeEpoch(outputs);
+  MaybeChangeEpoch();
 }
 
 // ---- Servers that do not answer ----
 
-// What the job waits for now, and those who have not answered.
+// Returns what servers were told to do and have not done, and fills in those servers.
+// Empty: nothing.
 std::string Job::UnansweredQuestion(std::set<uint32_t>& servers) const {
   if (phase_ == Phase::kConfiguring) {
     servers = unconfigured_;
-    return "make its blocks";
+    return "create the job's blocks";
   }
   if (!change_) return "";
   servers = change_->unanswered();
   return change_->Question();
 }
 
-void Job::AwaitAnswers(absl::Duration now, CoordinatorOutputs& outputs) {
+void Job::AwaitAnswers(absl::Duration now) {
   if (phase_ == Phase::kOver || LacksServers()) return answers_.Pause(now);
   std::set<uint32_t> missing;
   const std::string what = UnansweredQuestion(missing);
@@ -199,10 +196,9 @@ void Job::AwaitAnswers(absl::Duration now, CoordinatorOutputs& outputs) {
   Fail(absl::StrCat("server ", *missing.begin(), " (",
                     place ? places_[*place].name : "gone", ") did not ", what, " within ",
                     absl::FormatDuration(absl::Trunc(limit, absl::Seconds(1))),
-                    missing.size() == 1
-                        ? ""
-                        : absl::StrCat(", nor did ", missing.size() - 1, " others")),
-       outputs);
+                    missing.size() == 1 ? ""
+                                        : absl::StrCat("; ", missing.size() - 1,
+                                                       " others did not either")));
 }
 
 }  // namespace syncline

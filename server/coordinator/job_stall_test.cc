@@ -1,4 +1,4 @@
-// What stands still is ended, and everyone concerned is told why.
+// Standstills are ended, and all members concerned are told why.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -29,7 +29,8 @@ TEST_F(JobStallTest, MemberThatOwesAStepByTheServersWordIsDroppedAndToldWhy) {
   PassTimeBeating(kFailureTimeout * 3, {1, 10, 11});
   ASSERT_TRUE(closed_.contains(10));
   EXPECT_TRUE(absl::IsAborted(closed_[10]));
-  EXPECT_THAT(std::string(closed_[10].message()), HasSubstr("uneven steps"));
+  EXPECT_THAT(std::string(closed_[10].message()),
+              HasSubstr("different numbers of steps"));
   EXPECT_FALSE(closed_.contains(11));
 }
 
@@ -61,7 +62,8 @@ TEST_F(JobStallTest, ServersThatNeverAnswerFailTheirJobs) {
   }
 }
 
-// Restarted at once by its launcher, dead before its first contribution, over and over.
+// The launcher restarts the rank at once, and it dies before its first contribution,
+// again and again.
 TEST_F(JobStallTest, WorkerThatDiesOverAndOverWaitsOutside) {
   Begin();
   JobProgress progress{.job = 1, .step = 7, .trained = 2, .completed = 14};

@@ -1,10 +1,11 @@
-// What a launcher that was told to end means for its job: the ranks of its host do not come
-// back, so nobody waits for them, and a job that has no others is over.
+// What it means for a job that a launcher was told to end. The ranks of the launcher's
+// host will not return, so the job does not wait for them. A job without other ranks is
+// over.
 //
-// A report takes away time to come back, and nothing else. Whoever still has a stream is a
-// member until it ends: a report that is wrong, or late, drops nobody who lives. Ranks of
-// other hosts that are gone without a goodbye may come back as ever; the job waits for them.
-// A report of ranks that live on is forgotten after a while: they are members like others.
+// A report only takes away the time to return. A worker that still has a stream stays a
+// member until the stream ends, so a report that is wrong or late drops no worker that
+// lives. The job still waits for lost ranks of other hosts. A report about ranks that
+// live on is forgotten after a while, and they are members like the others.
 #include <algorithm>
 #include <map>
 #include <string>
@@ -26,11 +27,11 @@ namespace syncline {
 namespace {
 
 constexpr size_t kRanksShown = 8;
-// Launchers kill after 1 s what does not end (cli/launcher.cc), and tell before that; so
-// much more is for the network, and for a host that is slow.
+// Launchers report first, and kill workers that have not ended after 1 s
+// (cli/launcher.cc). The rest is for the network and for slow hosts.
 constexpr absl::Duration kLongestStop = absl::Seconds(5);
-constexpr size_t kMostWhyBytes = 100;
-constexpr size_t kMostHostBytes = 255;
+constexpr size_t kMaxWhyBytes = 100;
+constexpr size_t kMaxHostBytes = 255;
 
 std::string Listed(const std::vector<uint32_t>& ranks) {
   const size_t shown = std::min(ranks.size(), kRanksShown);
@@ -43,8 +44,8 @@ std::string Listed(const std::vector<uint32_t>& ranks) {
 
 }  // namespace
 
-// A program with several sessions is in a job and in those beside it, "bert-2" and so on
-// (worker/python/src/syncline/_names.py), while its launcher knows of the first alone.
+// A program with several sessions takes part in job "bert" and in "bert-2" and so on
+// (worker/python/src/syncline/_names.py). Its launcher knows the first one only.
 bool Job::IsOfProgram(const std::string& job, const std::string& run_id) const {
   if (run_id.empty() || run_id != run_id_) return false;
   absl::string_view rest = spec_.name;
@@ -55,8 +56,9 @@ bool Job::IsOfProgram(const std::string& job, const std::string& run_id) const {
           number >= 2 && absl::StrCat(number) == rest);
 }
 
-// Of a job beside the launcher's own the ranks that live on its host: names and run ids are
-// chosen by people, and that job may be another launcher's.
+// Returns the ranks that the report concerns. In a job that is not the launcher's own
+// these are only the ranks on its host: users choose names and run ids, so that job may
+// belong to another launcher.
 std::vector<uint32_t> Job::StoppedHere(const LauncherStop& stop) const {
   if (spec_.name == stop.job) return stop.ranks;
   std::vector<uint32_t> here;
@@ -69,28 +71,28 @@ std::vector<uint32_t> Job::StoppedHere(const LauncherStop& stop) const {
   return here;
 }
 
-absl::Status Job::OnStop(const LauncherStop& stop, absl::Duration now,
-                         CoordinatorOutputs& outputs) {
+absl::Status Job::OnStop(const LauncherStop& stop, absl::Duration now) {
   if (stop.ranks.empty() || stop.ranks.size() > kMaxWorkers) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "a report of ", stop.ranks.size(), " ranks, allowed are 1 to ", kMaxWorkers));
+    return absl::InvalidArgumentError(
+        absl::StrCat("a launcher reported ", stop.ranks.size(),
+                     " ranks, allowed are 1 to ", kMaxWorkers));
   }
   SYNCLINE_RETURN_IF_ERROR(CheckReport(stop.run_id, stop.ranks));
-  // Runs without one cannot be told apart: it may be another launcher's.
+  // Runs without an id cannot be told apart, so this one may be another launcher's.
   if (stop.run_id.empty()) {
     return absl::FailedPreconditionError(
-        "a launcher without --run-id does not say whose ranks have ended");
+        "a launcher reported ended ranks without a --run-id, so it is not known which "
+        "run they are of");
   }
   const std::vector<uint32_t> ranks = StoppedHere(stop);
   if (ranks.empty()) return absl::OkStatus();
-  stops_.NoteLauncher(absl::StrCat(Printable(stop.why, kMostWhyBytes),
+  stops_.NoteLauncher(absl::StrCat(Printable(stop.why, kMaxWhyBytes),
                                    " to the launcher at ",
-                                   Printable(stop.host, kMostHostBytes), ", run ",
+                                   Printable(stop.host, kMaxHostBytes), ", run ",
                                    Printable(run_id_, kMaxJobNameBytes)));
   const std::string what = absl::StrCat(Listed(ranks), ranks.size() == 1 ? " is" : " are",
                                         " being stopped: ", stops_.last_by());
-  outputs.push_back(LogReason{absl::StrCat("job '", spec_.name, "': ", what)});
-  Say({.kind = EventKind::kExit, .what = what}, outputs);
+  Report(EventKind::kExit, what);
   const absl::Duration until =
       now + std::max(options_.timeouts.failure_timeout, kLongestStop);
   for (const uint32_t rank : ranks) {
@@ -98,17 +100,17 @@ absl::Status Job::OnStop(const LauncherStop& stop, absl::Duration now,
     const JobWorker* worker = workers_.Find(rank);
     if (worker != nullptr) stops_.Add(rank, worker->incarnation, until);
   }
-  LetStoppedGo(now, outputs);
+  LetStoppedGo(now);
   return absl::OkStatus();
 }
 
-void Job::LetStoppedGo(absl::Duration now, CoordinatorOutputs& outputs) {
+void Job::LetStoppedGo(absl::Duration now) {
   std::vector<uint32_t> gone;
-  std::map<std::string, std::vector<uint32_t>> living;  // by the word of their launcher
+  std::map<std::string, std::vector<uint32_t>> living;  // by what their launcher said
   for (const uint32_t rank : stops_.ranks()) {
     const Stops::Stop stop = stops_.at(rank);
     const JobWorker* worker = workers_.Find(rank, stop.incarnation);
-    // It left in order, or a successor has its place.
+    // The worker left in order, or another process has its rank.
     if (worker == nullptr) {
       stops_.Forget(rank);
       continue;
@@ -122,36 +124,32 @@ void Job::LetStoppedGo(absl::Duration now, CoordinatorOutputs& outputs) {
       gone.push_back(rank);
     }
   }
-  for (const auto& [by, ranks] : living) SayTheyLive(ranks, by, outputs);
+  for (const auto& [by, ranks] : living) SayTheyLive(ranks, by);
   for (const uint32_t rank : gone) {
     const std::string what =
         absl::StrCat(workers_.Named(rank), " was stopped with its launcher");
-    outputs.emplace_back(
-        CloseMember{workers_.at(rank).connection, absl::AbortedError(what)});
+    outbox_.Close(workers_.at(rank).connection, absl::AbortedError(what));
     Forget(rank, EpochCause::kLeave, what);
-    Say({.kind = EventKind::kLeave, .what = what}, outputs);
+    Say({.kind = EventKind::kLeave, .what = what});
   }
-  EndWhenStopped(outputs);
+  EndWhenStopped();
   if (IsOver() || gone.empty()) return;
-  MaybeReleaseBarrier(outputs);
-  MaybeChangeEpoch(outputs);
+  MaybeReleaseBarrier();
+  MaybeChangeEpoch();
 }
 
-void Job::SayTheyLive(const std::vector<uint32_t>& ranks, const std::string& by,
-                      CoordinatorOutputs& outputs) const {
+void Job::SayTheyLive(const std::vector<uint32_t>& ranks, const std::string& by) const {
   const std::string what =
-      absl::StrCat(Listed(ranks), ranks.size() == 1 ? " lives" : " live",
-                   " on, though to be stopped: ", by);
-  outputs.push_back(LogReason{absl::StrCat("job '", spec_.name, "': ", what),
-                              LogReason::Level::kWarning});
-  Say({.kind = EventKind::kExit, .what = what}, outputs);
+      absl::StrCat(Listed(ranks), ranks.size() == 1 ? " is" : " are",
+                   " still alive, but should have been stopped: ", by);
+  Report(EventKind::kExit, what, LogReason::Level::kWarning);
 }
 
-void Job::EndWhenStopped(CoordinatorOutputs& outputs) {
+void Job::EndWhenStopped() {
   const bool anyone_may_come = !workers_.empty() || !lost_.empty();
   if (IsOver() || saves_last_ || stops_.last_by().empty() || anyone_may_come) return;
   was_stopped_ = true;
-  End(absl::StrCat("stopped by ", stops_.last_by()), outputs);
+  End(absl::StrCat("stopped by ", stops_.last_by()));
 }
 
 }  // namespace syncline

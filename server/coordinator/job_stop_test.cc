@@ -1,4 +1,4 @@
-// A launcher that was told to end frees what it had, and nothing else.
+// A launcher that was told to end gives up its own ranks and nothing else.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -43,10 +43,10 @@ TEST_F(JobStop, FreesTheNameOnceTheStreamsOfItsWorkersHaveEnded) {
   EXPECT_THAT(Said(EventKind::kExit),
               ElementsAre("ranks 0, 1 are being stopped: SIGINT (Ctrl-C) to the launcher "
                           "at a, run run"));
-  EXPECT_EQ(Shown().phase, "running") << "they may have things to say";
+  EXPECT_EQ(Shown().phase, JobPhase::kRunning) << "they may have things to say";
   Say(10, Disconnected{});
   Say(11, Disconnected{});
-  EXPECT_EQ(Shown().phase, "over");
+  EXPECT_EQ(Shown().phase, JobPhase::kOver);
   EXPECT_EQ(Shown().reason, "stopped by SIGINT (Ctrl-C) to the launcher at a, run run");
   EXPECT_THAT(Said(EventKind::kDeath), IsEmpty());
   EXPECT_THAT(Said(EventKind::kLeave),
@@ -58,7 +58,7 @@ TEST_F(JobStop, FreesTheNameOnceTheStreamsOfItsWorkersHaveEnded) {
   EXPECT_TRUE(Last<WorkerWelcome>(21).has_value());
 }
 
-// As a GAN has: its launcher knows of the first job alone.
+// A GAN has two jobs, and its launcher knows the first one only.
 TEST_F(JobStop, FreesTheNamesOfAllSessionsOfAProgram) {
   AttachServer(1);
   ConnectionId connection = 10;
@@ -74,12 +74,12 @@ TEST_F(JobStop, FreesTheNamesOfAllSessionsOfAProgram) {
   while (connection > 10) Say(--connection, Disconnected{});
   std::vector<std::string> over;
   for (const JobView& job : coordinator_->View(now_).jobs) {
-    if (job.phase == "over") over.push_back(job.name);
+    if (job.phase == JobPhase::kOver) over.push_back(job.name);
   }
   EXPECT_THAT(over, ElementsAre("job", "job-11", "job-2"));
 }
 
-// Who chooses "job-2" for a job of its own, and the same run id.
+// Another user chose the name "job-2" and the same run id.
 TEST_F(JobStop, LeavesAJobAloneThatOnlyLooksLikeTheProgramsNextSession) {
   AttachServer(1);
   ConnectionId connection = 10;
@@ -113,9 +113,9 @@ TEST_F(JobStop, MayBeHeardOfAfterTheStreamsHaveEnded) {
   Say(10, Disconnected{});
   Say(11, Disconnected{});
   PassTimeBeating(kFailureTimeout, {1});  // they count as dead, and may come back
-  EXPECT_EQ(Shown().phase, "running");
+  EXPECT_EQ(Shown().phase, JobPhase::kRunning);
   ASSERT_TRUE(Call(StopOf({0, 1})).status.ok());
-  EXPECT_EQ(Shown().phase, "over");
+  EXPECT_EQ(Shown().phase, JobPhase::kOver);
 }
 
 TEST_F(JobStop, OfOneHostLeavesTheOthersRanks) {
@@ -126,7 +126,7 @@ TEST_F(JobStop, OfOneHostLeavesTheOthersRanks) {
   EXPECT_EQ(Shown().members[0].rank, 0u);
   EXPECT_EQ(Last<EpochChanged>(10)->members, 1u) << "nobody waits for its grace";
   PassTimeBeating(10 * kFailureTimeout, {1, 10});
-  EXPECT_EQ(Shown().phase, "running");
+  EXPECT_EQ(Shown().phase, JobPhase::kRunning);
   HelloOfNext(20, 0);
   EXPECT_EQ(FailureOf(closed_[20]), Failure::kJobRefused);
 }
@@ -137,23 +137,23 @@ TEST_F(JobStop, WaitsForRanksOfOthersThatMayComeBack) {
   PassTimeBeating(kFailureTimeout / 2, {1, 11});
   ASSERT_TRUE(Call(StopOf({1})).status.ok());
   Say(11, Disconnected{});
-  EXPECT_EQ(Shown().phase, "running");
+  EXPECT_EQ(Shown().phase, JobPhase::kRunning);
   Hello(12, 0);
   EXPECT_TRUE(Last<WorkerWelcome>(12).has_value());
-  EXPECT_EQ(Shown().phase, "running");
+  EXPECT_EQ(Shown().phase, JobPhase::kRunning);
   Say(12, Disconnected{});
   ASSERT_TRUE(Call(StopOf({0})).status.ok());
-  EXPECT_EQ(Shown().phase, "over");
+  EXPECT_EQ(Shown().phase, JobPhase::kOver);
 }
 
-// Its launcher has ended by itself: nobody reports that it stops that rank.
+// The launcher has ended, so nobody reports that the rank is being stopped.
 TEST_F(JobStop, DoesNotWaitForARankThatWasExcluded) {
   Begin();
   ASSERT_TRUE(Call(ExcludeWorker{.job = "job", .rank = 1, .why = "so"}).status.ok());
   ASSERT_TRUE(Call(StopOf({0})).status.ok());
-  EXPECT_EQ(Shown().phase, "running");
+  EXPECT_EQ(Shown().phase, JobPhase::kRunning);
   Say(10, Disconnected{});
-  EXPECT_EQ(Shown().phase, "over");
+  EXPECT_EQ(Shown().phase, JobPhase::kOver);
   EXPECT_EQ(Shown().reason, "stopped by SIGINT (Ctrl-C) to the launcher at a, run run");
 }
 
@@ -163,7 +163,7 @@ TEST_F(JobStop, WaitsForARankThatIsBackAfterItWasExcluded) {
   Hello(12, 1);
   ASSERT_TRUE(Call(StopOf({0})).status.ok());
   Say(10, Disconnected{});
-  EXPECT_EQ(Shown().phase, "running");
+  EXPECT_EQ(Shown().phase, JobPhase::kRunning);
 }
 
 TEST_F(JobStop, DropsNobodyWhoLives) {
@@ -171,7 +171,7 @@ TEST_F(JobStop, DropsNobodyWhoLives) {
   ASSERT_TRUE(Call(StopOf({0, 1})).status.ok());
   PassTimeBeating(10 * kFailureTimeout, {1, 10, 11});
   EXPECT_EQ(Shown().members.size(), 2u);
-  EXPECT_EQ(Shown().phase, "running");
+  EXPECT_EQ(Shown().phase, JobPhase::kRunning);
 }
 
 TEST_F(JobStop, OfRanksThatLiveOnIsForgotten) {
@@ -180,10 +180,12 @@ TEST_F(JobStop, OfRanksThatLiveOnIsForgotten) {
   PassTimeBeating(kFailureTimeout + absl::Seconds(1), {1, 10, 11});
   EXPECT_THAT(
       Said(EventKind::kExit),
-      ElementsAre(StartsWith("ranks 0, 1 are being stopped: "),
-                  StartsWith("ranks 0, 1 live on, though to be stopped: SIGINT")));
+      ElementsAre(
+          StartsWith("ranks 0, 1 are being stopped: "),
+          StartsWith(
+              "ranks 0, 1 are still alive, but should have been stopped: SIGINT")));
   EXPECT_THAT(Logged(LogReason::Level::kWarning),
-              Contains(StartsWith("job 'job': ranks 0, 1 live on")));
+              Contains(StartsWith("job 'job': ranks 0, 1 are still alive")));
   Say(11, Disconnected{});
   EXPECT_EQ(Shown().members.size(), 2u) << "it may come back, as ever";
   Hello(12, 1);
@@ -191,10 +193,10 @@ TEST_F(JobStop, OfRanksThatLiveOnIsForgotten) {
   for (const ConnectionId worker : {10, 12}) Say(worker, Disconnected{});
   PassTimeBeating(kFailureTimeout, {1});
   EXPECT_THAT(Shown().members, IsEmpty());
-  EXPECT_EQ(Shown().phase, "running") << "nobody has stopped it";
+  EXPECT_EQ(Shown().phase, JobPhase::kRunning) << "nobody has stopped it";
 }
 
-// Of two launchers, each is named for its own rank.
+// Each of two launchers is named for its own rank.
 TEST_F(JobStop, IsAtTheWordOfTheRanksOwnLauncher) {
   Begin();
   LauncherStop other = StopOf({1});
@@ -206,8 +208,8 @@ TEST_F(JobStop, IsAtTheWordOfTheRanksOwnLauncher) {
   PassTimeBeating(kFailureTimeout + absl::Seconds(1), {1, 10, 11});
   EXPECT_THAT(
       Said(EventKind::kExit),
-      IsSupersetOf({AllOf(StartsWith("rank 0 lives on"), HasSubstr("at a, run")),
-                    AllOf(StartsWith("rank 1 lives on"), HasSubstr("at b, run"))}));
+      IsSupersetOf({AllOf(StartsWith("rank 0 is still alive"), HasSubstr("at a, run")),
+                    AllOf(StartsWith("rank 1 is still alive"), HasSubstr("at b, run"))}));
 }
 
 TEST_F(JobStop, HasTheNextRunWaitForTheStreamsOfTheLast) {
@@ -282,7 +284,7 @@ TEST_F(JobStop, OfAnotherRunOrOfNobodyIsRefused) {
   EXPECT_THAT(Said(EventKind::kExit), IsEmpty());
   Say(10, Disconnected{});
   Say(11, Disconnected{});
-  EXPECT_EQ(Shown().phase, "running");
+  EXPECT_EQ(Shown().phase, JobPhase::kRunning);
 }
 
 TEST_F(JobStop, EndsAJobThatHasNotBegun) {
@@ -290,7 +292,7 @@ TEST_F(JobStop, EndsAJobThatHasNotBegun) {
   Hello(10, 0);
   ASSERT_TRUE(Call(StopOf({0})).status.ok());
   Say(10, Disconnected{});
-  EXPECT_EQ(Shown().phase, "over");
+  EXPECT_EQ(Shown().phase, JobPhase::kOver);
   HelloOfNext(20, 0);
   HelloOfNext(21, 1);
   EXPECT_TRUE(Last<WorkerWelcome>(21).has_value());
@@ -311,7 +313,8 @@ TEST_F(JobStop, WordsOfLaunchersAreCutAndCleaned) {
 
 using JobStopRestart = CoordinatorRestart;
 
-// They are waited for as ever: whoever is not back may have been stopped, or not.
+// The job waits for them as usual: a rank that has not returned may have been stopped or
+// not.
 TEST_F(JobStopRestart, MembersThatAreNotBackYetAreNotGivenUp) {
   Begin();
   Restart();
@@ -322,10 +325,10 @@ TEST_F(JobStopRestart, MembersThatAreNotBackYetAreNotGivenUp) {
   EXPECT_EQ(Shown().members.size(), 2u);
   WorkerReturns(0);
   WorkerReturns(1);
-  EXPECT_EQ(Shown().phase, "running");
+  EXPECT_EQ(Shown().phase, JobPhase::kRunning);
   Say(100, Disconnected{});
   Say(101, Disconnected{});
-  EXPECT_EQ(Shown().phase, "over");
+  EXPECT_EQ(Shown().phase, JobPhase::kOver);
 }
 
 TEST_F(JobStopRestart, RanksThatHadDiedMayStillComeBack) {
@@ -336,11 +339,11 @@ TEST_F(JobStopRestart, RanksThatHadDiedMayStillComeBack) {
   Restart();
   ServersReturn();
   WorkerReturns(0);
-  ASSERT_EQ(Shown().phase, "running");
+  ASSERT_EQ(Shown().phase, JobPhase::kRunning);
   ASSERT_TRUE(
       Call(LauncherStop{.job = "job", .run_id = "run", .ranks = {0}}).status.ok());
   Say(100, Disconnected{});
-  EXPECT_EQ(Shown().phase, "running") << "rank 1 is of another launcher";
+  EXPECT_EQ(Shown().phase, JobPhase::kRunning) << "rank 1 is of another launcher";
 }
 
 TEST_F(JobStopRestart, AProcessThatCameInsteadHasTimeToComeBack) {
@@ -356,7 +359,7 @@ TEST_F(JobStopRestart, AProcessThatCameInsteadHasTimeToComeBack) {
   EXPECT_EQ(Shown().members.size(), 2u);
 }
 
-// Two launchers that were given none are not the same.
+// Two launchers without a run id are not taken for the same.
 TEST_F(JobStop, OfALauncherWithoutARunIsRefused) {
   AttachServer(1);
   SayHello(20, TwoTensors(2), {.rank = 0, .run_id = "", .name = "a"});

@@ -1,4 +1,4 @@
-// Other options for a running job: checked, and carried by its next epoch.
+// New options for a running job: they are checked, and take effect with its next epoch.
 #include <algorithm>
 #include <utility>
 
@@ -13,7 +13,8 @@
 namespace syncline {
 namespace {
 
-// "lr=0.1, momentum=0.9, schedule cosine total_steps=100": what Update may change.
+// Lists the settings that Update may change: "lr=0.1, momentum=0.9, schedule cosine
+// total_steps=100".
 std::string Changeable(const TrainingSettings& settings) {
   const auto written = absl::PairFormatter("=");
   return absl::StrCat(absl::StrJoin(settings.optimizer.options, ", ", written),
@@ -37,8 +38,7 @@ std::optional<uint64_t> Job::StalenessInForce() const {
 }
 
 absl::StatusOr<ChangedSettings> Job::Update(const UpdateJob& update,
-                                            const ServerMemories& memory,
-                                            CoordinatorOutputs& outputs) {
+                                            const ServerMemories& memory) {
   if (update.goals) {
     SYNCLINE_RETURN_IF_ERROR(CheckGoals(*update.goals, spec_.training.sync()));
   }
@@ -47,7 +47,7 @@ absl::StatusOr<ChangedSettings> Job::Update(const UpdateJob& update,
   }
   if (!update.IsOfTraining() && (update.goals || update.answers)) {
     ChangedSettings changed = {.epoch = shown_epoch_};
-    SetGoals(update, changed, outputs);
+    SetGoals(update, changed);
     return changed;
   }
   SYNCLINE_RETURN_IF_ERROR(CheckRuns());
@@ -67,27 +67,24 @@ absl::StatusOr<ChangedSettings> Job::Update(const UpdateJob& update,
                               .staleness = next.sync().staleness},
                              memory));
   }
-  outputs.push_back(
-      LogReason{absl::StrCat("job '", spec_.name, "': from ", Changeable(spec_.training),
-                             " to ", Changeable(next))});
+  Log(absl::StrCat("from ", Changeable(spec_.training), " to ", Changeable(next)));
   const TrainingSettings before = std::exchange(spec_.training, next);
-  SayNewSettings(before, outputs);
+  SayNewSettings(before);
   next_training_ = next;
   plan_ = PlanOf(next);
   change_reasons_.Add(EpochCause::kSettings, "new options");
-  Store(outputs);
-  MaybeChangeEpoch(outputs);
-  // Either it has begun, or it follows the one under way.
+  Store();
+  MaybeChangeEpoch();
+  // The epoch with the new options has begun, or follows the change that is under way.
   ChangedSettings changed = {
       .epoch = counters_.epochs.Of(spec_.name) + (next_training_ ? 1 : 0),
       .changes = ChangesSince(before)};
-  SetGoals(update, changed, outputs);
+  SetGoals(update, changed);
   return changed;
 }
 
-// At once: no step depends on them.
-void Job::SetGoals(const UpdateJob& update, ChangedSettings& changed,
-                   CoordinatorOutputs& outputs) {
+// Goals change at once, since no step depends on them.
+void Job::SetGoals(const UpdateJob& update, ChangedSettings& changed) {
   JobSettings next = spec_.settings;
   if (update.goals) next.goals = CanonicalGoals(*update.goals);
   if (update.answers) next.answers = CanonicalAnswers(*update.answers);
@@ -95,13 +92,12 @@ void Job::SetGoals(const UpdateJob& update, ChangedSettings& changed,
   const auto say = [&](const char* name, const std::string& old, const std::string& now) {
     if (old == now) return;
     const std::string change = absl::StrCat(name, " from ", old, " to ", now);
-    outputs.push_back(LogReason{absl::StrCat("job '", spec_.name, "': ", change)});
-    Say({.kind = EventKind::kSettings, .what = change}, outputs);
+    Report(EventKind::kSettings, change);
     changed.changes.push_back(change);
   };
   say("goals", CanonicalGoals(before.goals), CanonicalGoals(next.goals));
   say("answers", CanonicalAnswers(before.answers), CanonicalAnswers(next.answers));
-  if (!(before == next)) Store(outputs);
+  if (!(before == next)) Store();
 }
 
 }  // namespace syncline

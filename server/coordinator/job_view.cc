@@ -1,6 +1,8 @@
-// What a job shows of itself.
+// The status of a job.
 #include <algorithm>
+#include <ostream>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/strings/match.h"
@@ -23,14 +25,36 @@ std::string WithoutBooks(const std::string& codec) {
 
 }  // namespace
 
+std::string_view JobPhaseName(JobPhase phase) {
+  switch (phase) {
+    case JobPhase::kWaiting:
+      return "waiting";
+    case JobPhase::kRunning:
+      return "running";
+    case JobPhase::kChanging:
+      return "changing";
+    case JobPhase::kSaving:
+      return "saving";
+    case JobPhase::kOver:
+      return "over";
+    case JobPhase::kFailed:
+      return "failed";
+  }
+  return "";
+}
+
+std::ostream& operator<<(std::ostream& out, JobPhase phase) {
+  return out << JobPhaseName(phase);
+}
+
 double CompressionFigures::ratio() const {
   if (pushed_value_bytes == 0) return 0;
   return static_cast<double>(pushed_values * sizeof(float)) /
          static_cast<double>(pushed_value_bytes);
 }
 
-// Who counts in a step, which is not who is alive: a quorum closes steps without some, and
-// those who have just come begin later.
+// Returns the number of members that contribute to the step. This is not the number that
+// is alive: a quorum closes steps without some, and new members begin with a later step.
 uint32_t Job::Participants(uint64_t step) const {
   if (committed_.empty()) return 0;
   if (spec_.training.sync().is_async()) return 1;
@@ -62,7 +86,7 @@ void Job::ViewServers(JobView& view, const LostServers& lost) const {
     const auto records = records_.find(server.server);
     if (records != records_.end()) view.records.insert(*records);
   }
-  view.durability = spec_.settings.durability;
+  view.durability = spec_.durability();
   view.waits_for_servers = spec_.WaitsForServers();
   for (size_t place = 0; place < backups_.size(); ++place) {
     view.backups.push_back(backups_.View(place, places_[place].server));
@@ -81,19 +105,19 @@ JobView Job::View(absl::Duration now, const LostServers& lost) const {
                .push_codec = WithoutBooks(spec_.settings.push_codec),
                .publish_codec = WithoutBooks(spec_.settings.publish_codec),
                .mode = FormatNamedOptions(spec_.training.mode)};
-  view.phase = failed_                     ? "failed"
-               : phase_ == Phase::kOver    ? "over"
-               : homecoming_.has_value()   ? "waiting"
-               : IsEnding()                ? "saving"
-               : LacksServers()            ? "waiting"
-               : !lost_servers.empty()     ? "waiting"
-               : change_.has_value()       ? "changing"
-               : phase_ == Phase::kRunning ? "running"
-                                           : "waiting";
+  view.phase = failed_                     ? JobPhase::kFailed
+               : phase_ == Phase::kOver    ? JobPhase::kOver
+               : homecoming_.has_value()   ? JobPhase::kWaiting
+               : IsEnding()                ? JobPhase::kSaving
+               : LacksServers()            ? JobPhase::kWaiting
+               : !lost_servers.empty()     ? JobPhase::kWaiting
+               : change_.has_value()       ? JobPhase::kChanging
+               : phase_ == Phase::kRunning ? JobPhase::kRunning
+                                           : JobPhase::kWaiting;
   if (phase_ == Phase::kRunning && !stall_.held_up().empty()) {
     view.reason = stall_.held_up();
   }
-  // With the reason of that epoch: one that is being prepared has none to show yet.
+  // This is the reason of the shown epoch. An epoch that is being prepared has none yet.
   view.epoch = shown_epoch_;
   if (homecoming_) view.reason = WhoIsAwaited();
   if (!lost_servers.empty()) view.reason = lost_servers;
@@ -107,6 +131,7 @@ JobView Job::View(absl::Duration now, const LostServers& lost) const {
   ViewServers(view, lost);
   ViewProgress(view);
   view.recoveries = recoveries_.View(now);
+  view.moves = moves_;
   view.checkpoint = cuts_.View(now);
   view.checkpoint.is_under_way |= cut_wanted_ || IsEnding();
   view.learning_rate = plan_->JobLearningRate(view.step);

@@ -8,15 +8,16 @@ namespace {
 
 constexpr size_t kMaxPoints = 10000;
 
-// Reports of older steps that come after the latest one's, beyond those of the others who
-// are about to report that step: then it was a mistake.
+// Limit on reports of older steps after the first report of the latest one, beyond those
+// of members that are about to report it. More of them mean that the latest step was a
+// mistake.
 constexpr uint32_t kStray = 16;
 
 bool IsRangeTest(const TrainingSettings& training) {
   return training.schedule.name == "range_test";
 }
 
-// The last one that a range test has.
+// Returns the last step of a range test, otherwise the highest number.
 uint64_t LastStep(const TrainingSettings& training) {
   const auto updates = training.schedule.values.find("total_steps");
   if (!IsRangeTest(training) || updates == training.schedule.values.end()) {

@@ -1,5 +1,5 @@
-// The losses that a job's workers report: the mean over all samples of the latest step, or
-// of each step of a learning-rate range test.
+// The losses that the workers of a job report: the mean over all samples of the latest
+// step, or of each step of a learning-rate range test.
 #pragma once
 
 #include <cstdint>
@@ -23,18 +23,18 @@ class Losses {
 
   explicit Losses(uint32_t workers) : workers_(workers) {}
 
-  // Reports that make no sense are not the job's end: what is not finite, of no sample, or
-  // beyond a range test changes nothing, and a step that is far too high is forgotten once
-  // all workers go on with lower ones.
+  // Adds a report. Ignores invalid ones: a loss that is not finite, zero samples, or a
+  // step beyond the range test. A step that is far too high is dropped after workers have
+  // reported enough lower steps.
   void Add(const LossReport& report, const TrainingSettings& training);
 
-  // By step.
+  // Means by step: only the latest step, except in a range test.
   const std::map<uint64_t, Mean>& means() const { return means_; }
 
  private:
   const uint32_t workers_;
   std::map<uint64_t, Mean> means_;
-  uint32_t older_ = 0;  // reports since the latest step began
+  uint32_t older_ = 0;  // reports of older steps since the latest step began
 };
 
 }  // namespace syncline

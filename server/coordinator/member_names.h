@@ -1,4 +1,4 @@
-// What members may call themselves: their names stand in logs and in the status.
+// Checks of members' names, which are shown in logs and in the status.
 #pragma once
 
 #include <cstddef>
@@ -11,10 +11,10 @@
 
 namespace syncline {
 
-// HOST:PID, or what --advertise says; a host's name has at most 253 bytes.
+// Room for HOST:PID, or for the value of --advertise. A host name has at most 253 bytes.
 inline constexpr size_t kMaxMemberNameBytes = 320;
 
-// Of "gpu7:4711": "gpu7".
+// Returns the host of a member's name: "gpu7" of "gpu7:4711".
 inline std::string HostOfMember(const std::string& name) {
   return name.substr(0, name.rfind(':'));
 }

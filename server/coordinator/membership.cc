@@ -11,7 +11,7 @@ std::string ReasonToDrop(absl::Duration now, const Lease& lease,
                          const Timeouts& timeouts) {
   if (!lease.connected) {
     if (now - lease.disconnected_at < timeouts.reconnect_grace) return "";
-    return "its connection broke and did not come back";
+    return "its connection broke and was not restored";
   }
   if (now - lease.heard_at >= timeouts.lease) {
     return absl::StrCat("no heartbeat for ", absl::FormatDuration(timeouts.lease));

@@ -49,6 +49,13 @@ void MissingServers::Promote(size_t place, const JobServer& stand_in,
   missing.generation = generation;
 }
 
+void MissingServers::Relieve(size_t place, const JobServer& stand_in,
+                             uint32_t generation) {
+  Add(place, std::nullopt);
+  Promote(place, stand_in, generation);
+  missing_.at(place).lives_on = true;
+}
+
 bool MissingServers::MayAsk(size_t place) const {
   const MissingServer& missing = missing_.at(place);
   return missing.order == 0 && missing.say_after >= failure_timeout_;
@@ -110,7 +117,7 @@ MissingServers::Verdict MissingServers::Look(absl::Duration now) {
     if (waited >= limit) return {.late = place, .limit = limit};
     if (waited < missing.say_after) continue;
     verdict.says = true;
-    if (!missing.successor) missing.order = 0;  // its node did not come
+    if (!missing.successor) missing.order = 0;  // its stand-in did not come in time
     missing.say_after = std::max(2 * missing.say_after, failure_timeout_ / 2);
   }
   return verdict;
@@ -124,8 +131,8 @@ std::string MissingServers::Text(absl::Duration now, const Places& places) const
                      absl::ToInt64Seconds(now - missing.since.value_or(now)), " s of ",
                      absl::ToInt64Seconds(patience_), " s");
     if (missing.successor) {
-      absl::StrAppend(&one, ", whose ", missing.by_backup ? "backup" : "journal", " ",
-                      NameOf(*missing.successor), " reads");
+      absl::StrAppend(&one, "; ", NameOf(*missing.successor), " is reading its ",
+                      missing.by_backup ? "backup" : "journal");
     } else if (!missing.error.empty()) {
       absl::StrAppend(&one, " (", missing.error, ")");
     }

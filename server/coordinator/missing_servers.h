@@ -1,13 +1,13 @@
-// The servers of a job that died, each until another process has what it had: how long they
-// are waited for, who was asked for what, and who is at it. A place goes on from its backup
-// or from its journal (job_servers.cc).
+// The dead servers of a job, each until another process has its state. This tracks how
+// long the job has waited for each, which process was asked to restore it, and which one
+// is doing so. A place continues from its backup or from its journal (job_servers.cc).
 //
 //   missing.Add(1, now);
-//   missing.Restore(1, successor);    // which reads the journal
+//   missing.Restore(1, successor);    // it reads the journal
 //   missing.SucceededBy(number);      // 1
-//   missing.Take(1);                  // it has all: the place is its own
+//   missing.Take(1);                  // it has all state, and takes the place
 //
-// Thread safety: none; pure, but for what it remembers.
+// Thread safety: none.
 #pragma once
 
 #include <cstdint>
@@ -23,18 +23,22 @@
 namespace syncline {
 
 struct MissingServer {
-  std::optional<absl::Duration> since = {};  // none: the next look will have seen it
-  absl::Duration say_after = {};
-  std::optional<JobServer> successor = {};  // that restores what it had
-  bool by_backup = false;                   // it has that in its memory
-  uint32_t generation = 0;                  // likewise, of the journal that it begins
-  // Of a process that serves another place already: it starts a node of its own for this.
+  std::optional<absl::Duration> since = {};  // time of death; empty: set by the next Look
+  absl::Duration say_after = {};  // waiting time after which the wait is logged again
+  std::optional<JobServer> successor = {};  // the process that restores its state
+  bool by_backup = false;  // the successor has its state in memory, as its backup
+  bool lives_on = false;   // its previous server lives, and hands the place over
+  // Generation of the journal that the successor begins, if by_backup.
+  uint32_t generation = 0;
+  // Number of the order to a server of another place: it starts a stand-in, which then
+  // restores this one. 0: no order is open.
   uint32_t order = 0;
-  uint32_t restorer = 0;   // which that is
-  std::string host = {};   // likewise
-  std::string error = {};  // of the last one that could not
+  uint32_t restorer = 0;   // number of the server that got the order
+  std::string host = {};   // name of that server
+  std::string error = {};  // of the last process that failed to restore it
 
-  // In whose process the journal is being read, or is about to be; empty: in none.
+  // Returns the name of the server in whose process the journal is being read, or will
+  // be. Empty: none.
   std::string ReadOn() const {
     if (by_backup) return "";
     return successor ? successor->host : order > 0 ? host : "";
@@ -43,58 +47,64 @@ struct MissingServer {
 
 class MissingServers {
  public:
-  // By its timeouts and its patience.
+  // Uses the timeouts and the patience of `options`.
   explicit MissingServers(const CoordinatorOptions& options)
       : failure_timeout_(options.timeouts.failure_timeout), patience_(options.patience) {}
 
   bool empty() const { return missing_.empty(); }
   bool contains(size_t place) const { return missing_.contains(place); }
-  // By place.
+  // Iterates by place.
   auto begin() const { return missing_.begin(); }
   auto end() const { return missing_.end(); }
-  // Null when its server is there.
+  // Null: the server of this place is not missing.
   const MissingServer* Find(size_t place) const;
-  // The place that this server is to take.
+  // Returns the place that this server is about to take.
   std::optional<size_t> SucceededBy(uint32_t server) const;
 
-  // It died then; none: the next look will have seen it.
+  // `since` is the time of death. Empty: set by the next Look.
   void Add(size_t place, std::optional<absl::Duration> since);
-  // It is there again, or its successor is. REQUIRES, as of all below: contains(place).
+  // Removes the place, because its server or a successor serves it again. REQUIRES:
+  // contains(place), here and for all functions below that take a place.
   MissingServer Take(size_t place);
   void Clear() { missing_.clear(); }
 
-  // ---- Who restores it ----
+  // ---- The successor ----
 
+  // Notes that `successor` reads the journal.
   void Restore(size_t place, const JobServer& successor);
-  // Its backup takes over, and begins a journal of that generation.
+  // Notes that the backup takes over and begins a journal of that generation.
   void Promote(size_t place, const JobServer& stand_in, uint32_t generation);
-  // It has waited for a while, and nobody else was asked.
+  // The same for a server that lives and hands its place over.
+  void Relieve(size_t place, const JobServer& stand_in, uint32_t generation);
+  // Whether it has waited long enough to ask another server, and none has been asked.
   bool MayAsk(size_t place) const;
-  // One that serves another place was told to start a node, by that order.
+  // Notes that `restorer`, which serves another place, was ordered to start a stand-in.
   void Ask(size_t place, const JobServer& restorer, uint32_t order);
-  // The place whose node has still to come: by its order, or by who starts it.
+  // Return the place whose stand-in has not come yet, by its order or by the server that
+  // was told to start it.
   std::optional<size_t> OrderedBy(uint32_t order) const;
   std::optional<size_t> AwaitedOn(uint32_t restorer) const;
 
-  // ---- Who does not ----
+  // ---- Failures ----
 
-  // The node does not come: another one may be asked.
+  // The stand-in does not come. Another server may be asked.
   void ForgetOrder(size_t place);
   void ForgetOrdersOf(uint32_t restorer);
-  // The process that was to restore it cannot: another one may try.
+  // The successor could not restore it. Another process may try.
   void Fail(size_t place, const std::string& why);
-  // Likewise, and it is waited for anew: for its journal.
+  // The same, and starts the waiting time again: the place now waits for its journal.
   void FailAndWaitAnew(size_t place, const std::string& why);
 
   // ---- Time ----
 
   struct Verdict {
-    std::optional<size_t> late = {};  // nobody has come within the limit
-    absl::Duration limit = {};
-    bool says = false;  // it is time to say again for whom the job waits
+    std::optional<size_t> late = {};  // a place that has waited too long
+    absl::Duration limit = {};        // the time that was exceeded
+    bool says = false;                // the wait is to be logged again
   };
   Verdict Look(absl::Duration now);
-  // "waits for server 1 (b), 3 s of 60 s, and server 2 (c), …". `places` are the job's.
+  // Returns "waits for server 1 (b), 3 s of 60 s and server 2 (c), …". `places` are the
+  // job's.
   std::string Text(absl::Duration now, const Places& places) const;
 
  private:

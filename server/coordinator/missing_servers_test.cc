@@ -155,8 +155,8 @@ TEST_F(MissingServersTest, SayWhoReadsWhat) {
   missing_.Restore(1, Server(8));
   EXPECT_EQ(
       TextAfter(absl::ZeroDuration()),
-      "waits for server 0 (host0), 2 s of 60 s, whose backup server 7 (host7) reads "
-      "and server 4 (host4), 0 s of 60 s, whose journal server 8 (host8) reads");
+      "waits for server 0 (host0), 2 s of 60 s; server 7 (host7) is reading its backup "
+      "and server 4 (host4), 0 s of 60 s; server 8 (host8) is reading its journal");
 }
 
 }  // namespace

@@ -13,36 +13,37 @@ namespace {
 absl::Status Refused(const JobSpec& spec, const NamedOptions& wanted,
                      absl::string_view why) {
   return absl::InvalidArgumentError(
-      absl::StrCat("job '", spec.name, "' does not go from mode '",
+      absl::StrCat("job '", spec.name, "' cannot change from mode '",
                    FormatNamedOptions(spec.training.mode), "' to '",
                    FormatNamedOptions(wanted), "': ", why));
 }
 
-// Empty: it may.
+// Returns why the kind of mode cannot change; empty: it can.
 absl::string_view WhyKindsDiffer(const SyncMode& mode, const SyncMode& wanted) {
   if (mode.is_async() || wanted.is_async()) {
-    return "in mode asp each contribution is a step of its own, and members count theirs "
-           "apart; begin a new job";
+    return "in mode asp each contribution is a step of its own, so workers count their "
+           "steps separately; begin a new job";
   }
   if (mode.has_quorum() || wanted.has_quorum()) {
-    return "with a quorum workers skip steps, which theirs must know from the first one "
-           "on; begin a new job";
+    return "with a quorum workers skip steps, and must know that from the first step on; "
+           "begin a new job";
   }
   if (mode.kind == SyncMode::Kind::kBsp && wanted.kind == SyncMode::Kind::kSsp) {
-    return "a program that declares bsp may count on nobody running ahead (LocalSGD, "
-           "wrap and hook do); begin it with mode ssp:0, which makes the same steps, and "
-           "is free to change";
+    return "a program that declares bsp may rely on no worker running ahead (LocalSGD, "
+           "wrap and hook do); begin it with mode ssp:0, which makes the same steps and "
+           "can change";
   }
   return "";
 }
 
-// From waiting for everybody to running ahead, or back.
+// Checks a change between waiting for all members and running ahead.
 absl::Status CheckCrossing(const JobSpec& spec, const NamedOptions& wanted) {
   if (spec.IsJournaled()) {
-    return Refused(spec, wanted,
-                   "with durability=disk a job without staleness goes on when a server "
-                   "comes back, and one with it does not, which its journals were begun "
-                   "for; stay at 0, or at 1 to 64");
+    return Refused(
+        spec, wanted,
+        "with durability=disk a job without staleness continues when a server "
+        "comes back, but a job with staleness does not, and its journals are for one of "
+        "the two; stay at 0, or at 1 to 64");
   }
   if (!ResidualsFollowRate(spec.training.optimizer.name, spec.training.gradient)) {
     return absl::OkStatus();
@@ -52,11 +53,10 @@ absl::Status CheckCrossing(const JobSpec& spec, const NamedOptions& wanted) {
   for (const TensorTransfers& one : transfers) {
     const bool keeps = one.push.compresses() && one.push.memory.kind != MemoryKind::kNone;
     if (!keeps) continue;
-    return Refused(
-        spec, wanted,
-        absl::StrCat("what push_codec '", spec.settings.push_codec,
-                     "' keeps of gradients follows the learning rate where nobody runs "
-                     "ahead, and nowhere else; stay at 0, or at 1 to 64"));
+    return Refused(spec, wanted,
+                   absl::StrCat("what push_codec '", spec.settings.push_codec,
+                                "' keeps of gradients follows the learning rate only "
+                                "while no worker runs ahead; stay at 0, or at 1 to 64"));
   }
   return absl::OkStatus();
 }

@@ -1,8 +1,10 @@
-// To which mode a running job may go, and why not to others. What changes is how far workers
-// of mode ssp may be ahead (docs/modes.md); 0 is bsp, bit for bit.
+// Changes of the mode of a running job. Only the staleness of mode ssp can change
+// (docs/modes.md), which is how far workers may be ahead. Staleness 0 gives the same bits
+// as bsp.
 //
-// A program that declared mode bsp may count on nobody running ahead, as LocalSGD, wrap and
-// hook do: one that declared mode ssp does not, whatever its staleness is.
+// A job that was declared with mode bsp cannot change to a staleness above 0. Its program
+// may rely on no worker being ahead, as LocalSGD, wrap and hook do. A program that
+// declares mode ssp does not rely on it, whatever its staleness is.
 //
 // Thread safety: pure functions.
 #pragma once
@@ -16,17 +18,18 @@
 
 namespace syncline {
 
-// The mode of the job from now on; bsp is written as staleness 0. InvalidArgument says what
-// is allowed, or what of the job the mode does not go with. `spec` is the job as it is now,
-// with its tensors.
+// Returns the mode of the job after the change; bsp is written as ssp with staleness 0.
+// Fails with InvalidArgument, which says what is allowed, or which setting of the job
+// conflicts with the mode. `spec` is the present job, with its tensors.
 absl::StatusOr<NamedOptions> ChangedMode(const JobSpec& spec, const NamedOptions& wanted);
 
-// What a server takes of which `use` was planned for a job of mode ssp, or bsp, with that
-// staleness, once workers may be `staleness` steps ahead.
+// A change from the staleness that memory was planned for to another one. bsp counts as
+// 0.
 struct StalenessChange {
   uint64_t planned = 0;
   uint64_t staleness = 0;
 };
+// Returns the memory use of a server after the change, if `use` was planned before it.
 MemoryUse UseAfter(MemoryUse use, const StalenessChange& change);
 
 }  // namespace syncline

@@ -22,7 +22,7 @@ JobSpec OfMode(std::string_view mode) {
   return job;
 }
 
-// The staleness that the job goes to, or why it does not.
+// Returns the new staleness, or why the mode cannot change.
 std::string Change(const JobSpec& job, std::string_view wanted) {
   const auto changed = ChangedMode(job, *ParseModeText(wanted));
   return changed.ok() ? FormatNamedOptions(*changed)
@@ -45,7 +45,7 @@ TEST(ChangedMode, WhatTheJobHasAlreadyIsNoChangeInAnyMode) {
 
 TEST(ChangedMode, RefusesOtherKindsWithTheReason) {
   EXPECT_THAT(Change(OfMode("bsp"), "ssp:4"),
-              AllOf(HasSubstr("job 'job' does not go from mode 'bsp' to "
+              AllOf(HasSubstr("job 'job' cannot change from mode 'bsp' to "
                               "'ssp:staleness=4'"),
                     HasSubstr("begin it with mode ssp:0")));
   for (const char* other : {"asp", "asp:age_power=1"}) {
@@ -68,7 +68,7 @@ TEST(ChangedMode, RefusesWhatIsOutOfRangeWithTheRange) {
 TEST(ChangedMode, RefusesToRunAheadWithWhatThatDoesNotGoWith) {
   JobSpec deltas = OfMode("ssp:0");
   deltas.settings.publish_codec = "onebit:min_elements=0,vectors=1";
-  EXPECT_THAT(Change(deltas, "ssp:2"), HasSubstr("not every worker holds that one"));
+  EXPECT_THAT(Change(deltas, "ssp:2"), HasSubstr("not every worker holds"));
   JobSpec scaled = OfMode("ssp:0");
   scaled.training.loss_scaling = {.name = "torch"};
   EXPECT_THAT(Change(scaled, "ssp:2"), HasSubstr("loss scaling"));
@@ -149,7 +149,7 @@ TEST_F(StalenessOfAJob, ComesWithAnEpochToAllServersAndThenToWorkers) {
               HasSubstr("mode from ssp:staleness=4 to ssp:staleness=2"));
 }
 
-// Of an update that comes in the middle of another change, servers hear with the next one.
+// Servers hear of an update during another change with the next change.
 TEST_F(StalenessOfAJob, IsNotToldWithTheEpochBeforeIt) {
   BeginWith("ssp:1");
   const uint32_t id = Last<WorkerWelcome>(10)->job;
@@ -167,7 +167,7 @@ TEST_F(StalenessOfAJob, IsNotToldWithTheEpochBeforeIt) {
   EXPECT_EQ(Last<EpochChanged>(10)->staleness, 8u);
 }
 
-// It declares what the job began with.
+// The worker declares the settings that the job began with.
 TEST_F(StalenessOfAJob, IsToldToWhoeverJoinsLater) {
   BeginWith("ssp:4");
   ASSERT_TRUE(Call(To("ssp:2")).status.ok());
@@ -208,7 +208,7 @@ TEST_F(StalenessOfAJob, ThatDoesNotFitTheServersIsRefused) {
   const CallAnswer refused = Call(To("ssp:4"));
   EXPECT_EQ(refused.status.code(), absl::StatusCode::kResourceExhausted);
   EXPECT_THAT(std::string(refused.status.message()),
-              AllOf(HasSubstr("staleness 4 does not fit, a smaller one may"),
+              AllOf(HasSubstr("staleness 4 needs too much memory, a smaller one may fit"),
                     HasSubstr("on server server1")));
   EXPECT_EQ(Shown().mode, "ssp:staleness=3");
   EXPECT_EQ(placed(), with_1 + 2 * a_step);

@@ -4,61 +4,75 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "comm/base/limits.h"
 
 namespace syncline {
 namespace {
 
 // Those that follow each other more quickly wait longer and longer.
 constexpr int kRestsAfterATry = 64;  // failure timeouts
-constexpr int kMostDoublings = 6;
+constexpr int kMaxDoublings = 6;
+
+void Remember(uint32_t server, std::vector<uint32_t>& failed) {
+  std::erase(failed, server);
+  failed.push_back(server);
+  if (failed.size() > kMaxServers) failed.erase(failed.begin());
+}
 
 }  // namespace
 
 void PlaceBackups::AddLost(const std::string& why) {
-  backups_.push_back({.lost = why.empty() ? "the coordinator was started anew" : why});
+  backups_.push_back({.lost = why.empty() ? "the coordinator was restarted" : why});
 }
 
 bool PlaceBackups::CanTakeOver(size_t place) const {
-  return place < backups_.size() && backups_[place].is_ready && backups_[place].IsThere();
+  return place < backups_.size() && backups_[place].present.is_ready &&
+         backups_[place].IsThere();
 }
 
 bool PlaceBackups::AreAllThere() const {
   return std::ranges::all_of(backups_, &PlaceBackup::IsThere);
 }
 
+bool PlaceBackups::IsAnyBeingMade() const {
+  return std::ranges::any_of(backups_, &PlaceBackup::is_being_made);
+}
+
 bool PlaceBackups::AreAllReady() const {
   return std::ranges::all_of(backups_, [](const PlaceBackup& backup) {
-    return backup.is_ready || !backup.IsThere();
+    return backup.present.is_ready || !backup.IsThere();
   });
 }
 
 BackupView PlaceBackups::View(size_t place, uint32_t server) const {
   const PlaceBackup& backup = backups_[place];
   BackupView view = {.server = server, .lost = backup.lost};
-  if (backup.IsThere()) {
-    view.holder = NameOf(backup.holder);
-  } else if (backup.is_being_made) {
-    view.next = absl::StrCat("a new one is being made with ", NameOf(backup.holder));
-  } else {
+  if (backup.IsThere()) view.holder = NameOf(backup.present.holder);
+  if (backup.is_being_made) {
+    view.next = absl::StrCat("a new one is being made with ", NameOf(backup.next.holder));
+  } else if (!backup.IsThere()) {
     view.next = backup.why_none;
   }
   return view;
 }
 
+bool PlaceBackups::IsWith(size_t place, const std::string& holder) const {
+  const PlaceBackup& backup = backups_[place];
+  return (backup.IsThere() && backup.present.holder.name == holder) ||
+         (backup.is_being_made && backup.next.holder.name == holder);
+}
+
 // ---- How one is made ----
 
 void PlaceBackups::Ask(size_t place, const JobServer& holder, uint32_t order) {
-  PlaceBackup& backup = backups_[place];
-  backup.holder = holder;
-  backup.order = order;
-  backup.stand_in.reset();
-  backup.is_ready = false;
+  backups_[place].latest() = {.holder = holder, .order = order};
 }
 
 std::optional<size_t> PlaceBackups::OrderedBy(uint32_t order) const {
   for (size_t place = 0; place < backups_.size(); ++place) {
     const PlaceBackup& backup = backups_[place];
-    if (backup.order == order && !backup.stand_in && backup.IsWanted()) return place;
+    const HeldBackup& latest = backup.latest();
+    if (latest.order == order && !latest.stand_in && backup.IsWanted()) return place;
   }
   return std::nullopt;
 }
@@ -66,30 +80,36 @@ std::optional<size_t> PlaceBackups::OrderedBy(uint32_t order) const {
 std::optional<size_t> PlaceBackups::AwaitedOn(uint32_t holder) const {
   for (size_t place = 0; place < backups_.size(); ++place) {
     const PlaceBackup& backup = backups_[place];
-    const bool is_awaited = backup.is_being_made && !backup.stand_in;
-    if (is_awaited && backup.holder.server == holder) return place;
+    const bool is_awaited = backup.is_being_made && !backup.next.stand_in;
+    if (is_awaited && backup.next.holder.server == holder) return place;
   }
   return std::nullopt;
 }
 
 void PlaceBackups::Come(size_t place, JobServer stand_in, const BackupPair& pair) {
-  PlaceBackup& backup = backups_[place];
-  backup.stand_in = std::move(stand_in);
-  backup.stand_in->host = backup.holder.name;
-  backup.pair = pair;
+  HeldBackup& latest = backups_[place].latest();
+  latest.stand_in = std::move(stand_in);
+  latest.stand_in->host = latest.holder.name;
+  latest.pair = pair;
 }
 
 std::optional<size_t> PlaceBackups::HeldBy(uint32_t stand_in) const {
   for (size_t place = 0; place < backups_.size(); ++place) {
-    const auto& one = backups_[place].stand_in;
-    if (one && one->server == stand_in) return place;
+    const auto& one = backups_[place].present.stand_in;
+    if ((one && one->server == stand_in) || IsNext(place, stand_in)) return place;
   }
   return std::nullopt;
 }
 
+bool PlaceBackups::IsNext(size_t place, uint32_t stand_in) const {
+  const PlaceBackup& backup = backups_[place];
+  const auto& one = backup.next.stand_in;
+  return backup.is_being_made && one && one->server == stand_in;
+}
+
 bool PlaceBackups::SetReady(size_t place) {
   PlaceBackup& backup = backups_[place];
-  return backup.IsWanted() && !std::exchange(backup.is_ready, true);
+  return backup.IsWanted() && !std::exchange(backup.latest().is_ready, true);
 }
 
 // ---- How one is lost ----
@@ -104,17 +124,29 @@ bool PlaceBackups::GiveUp(size_t place) {
   return std::exchange(backups_[place].is_being_made, false);
 }
 
-void PlaceBackups::UseUp(size_t place) {
-  backups_[place].lost = "it was used up at a take-over";
+bool PlaceBackups::GiveUpFailed(size_t place) {
+  if (!GiveUp(place)) return false;
+  Remember(backups_[place].next.holder.server, backups_[place].copy_failed_on);
+  return true;
 }
 
+void PlaceBackups::NoteMoveFailed(size_t place) {
+  Remember(backups_[place].present.holder.server, backups_[place].move_failed_to);
+}
+
+void PlaceBackups::UseUp(size_t place) { backups_[place].lost = "it has taken over"; }
+
 void PlaceBackups::NoteSuccessor(size_t place) {
-  backups_[place].stand_in.reset();
+  backups_[place].present.stand_in.reset();
   backups_[place].tries = 0;
 }
 
 std::optional<JobServer> PlaceBackups::TakeStandIn(size_t place) {
-  return std::exchange(backups_[place].stand_in, std::nullopt);
+  return std::exchange(backups_[place].present.stand_in, std::nullopt);
+}
+
+std::optional<JobServer> PlaceBackups::TakeNext(size_t place) {
+  return std::exchange(backups_[place].next.stand_in, std::nullopt);
 }
 
 // ---- A new one ----
@@ -122,7 +154,7 @@ std::optional<JobServer> PlaceBackups::TakeStandIn(size_t place) {
 bool PlaceBackups::MayTry(size_t place, absl::Duration now) const {
   const PlaceBackup& backup = backups_[place];
   if (backup.tries == 0) return true;
-  const int doublings = std::min(backup.tries - 1, kMostDoublings);
+  const int doublings = std::min(backup.tries - 1, kMaxDoublings);
   return now >= backup.sought_at + (1 << doublings) * failure_timeout_;
 }
 
@@ -140,14 +172,18 @@ void PlaceBackups::BeginNew(size_t place, absl::Duration now) {
 
 bool PlaceBackups::IsLate(size_t place, absl::Duration now) const {
   const PlaceBackup& backup = backups_[place];
-  return backup.is_being_made && !backup.stand_in && now - backup.sought_at >= patience_;
+  const bool is_awaited = backup.is_being_made && !backup.next.stand_in;
+  return is_awaited && now - backup.sought_at >= patience_;
 }
 
 bool PlaceBackups::Complete(size_t place, uint64_t session_key) {
   PlaceBackup& backup = backups_[place];
-  const bool is_it = backup.is_ready && backup.pair.session_key == session_key;
+  const HeldBackup& next = backup.next;
+  const bool is_it = next.is_ready && next.pair.session_key == session_key;
   if (!is_it || !GiveUp(place)) return false;
+  backup.present = std::exchange(backup.next, {});
   backup.lost.clear();
+  std::erase(backup.copy_failed_on, backup.present.holder.server);
   return true;
 }
 
@@ -161,11 +197,18 @@ bool MayHold(const JobServer& server, const CopyNeed& copy) {
 }
 
 JobServer* FindHolder(std::vector<JobServer>& servers, const CopyNeed& copy) {
+  // 0: not avoided. Otherwise the server on which a copy failed last comes last.
+  const auto rank = [&](const JobServer& one) {
+    const auto found = std::ranges::find(copy.avoided, one.server);
+    return found == copy.avoided.end() ? 0 : found - copy.avoided.begin() + 1;
+  };
+  const auto cost = [&](const JobServer& one) {
+    return std::pair(rank(one), one.memory.placed_bytes);
+  };
   JobServer* best = nullptr;
   for (JobServer& one : servers) {
-    const bool is_less =
-        best == nullptr || one.memory.placed_bytes < best->memory.placed_bytes;
-    if (is_less && MayHold(one, copy)) best = &one;
+    if (!MayHold(one, copy)) continue;
+    if (best == nullptr || cost(one) < cost(*best)) best = &one;
   }
   return best;
 }

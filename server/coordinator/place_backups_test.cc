@@ -19,7 +19,7 @@ JobServer Server(uint32_t number) {
   return {.server = number, .name = absl::StrCat("host", number), .shard_addresses = {}};
 }
 
-// Of two places, the first of which is with server 1 by order 7, in stand-in 11.
+// Two places. The backup of the first is on server 1, by order 7, in stand-in 11.
 class PlaceBackupsTest : public ::testing::Test {
  protected:
   PlaceBackupsTest() {
@@ -30,7 +30,7 @@ class PlaceBackupsTest : public ::testing::Test {
   void Come(size_t place, uint32_t stand_in, uint64_t session_key = 5) {
     backups_.Come(place, Server(stand_in), {.session_key = session_key});
   }
-  // A new one of the first place, of which all but the records is there.
+  // Begins a new backup of the first place, which lacks only the records.
   void MakeAnew(absl::Duration now) {
     backups_.BeginNew(0, now);
     backups_.Ask(0, Server(2), 9);
@@ -49,7 +49,7 @@ TEST_F(PlaceBackupsTest, OneThatHasItsShardsCanTakeOver) {
   Come(0, 11);
   EXPECT_EQ(backups_.OrderedBy(7), std::nullopt) << "one is enough";
   EXPECT_THAT(backups_.HeldBy(11), Optional(0u));
-  EXPECT_EQ(backups_[0].stand_in->host, "host1") << "it runs there";
+  EXPECT_EQ(backups_[0].present.stand_in->host, "host1") << "it runs there";
   EXPECT_FALSE(backups_.CanTakeOver(0));
   EXPECT_TRUE(backups_.SetReady(0));
   EXPECT_FALSE(backups_.SetReady(0)) << "it says so once";
@@ -101,6 +101,52 @@ TEST_F(PlaceBackupsTest, ANewOneCountsOnceItHasAll) {
   EXPECT_THAT(backups_.View(0, 0).lost, IsEmpty());
 }
 
+TEST_F(PlaceBackupsTest, OneThatIsThereCountsUntilTheNewOneHasAll) {
+  Come(0, 11);
+  backups_.SetReady(0);
+  MakeAnew(kNow);
+  EXPECT_TRUE(backups_.AreAllThere());
+  EXPECT_TRUE(backups_.IsAnyBeingMade());
+  EXPECT_TRUE(backups_.CanTakeOver(0));
+  EXPECT_TRUE(backups_.IsWith(0, "host1") && backups_.IsWith(0, "host2"));
+  EXPECT_THAT(backups_.HeldBy(11), Optional(0u));
+  EXPECT_THAT(backups_.HeldBy(12), Optional(0u));
+  EXPECT_TRUE(backups_.IsNext(0, 12));
+  EXPECT_FALSE(backups_.IsNext(0, 11));
+  EXPECT_EQ(backups_.View(0, 0).holder, "server 1 (host1)");
+  EXPECT_THAT(backups_.View(0, 0).next, HasSubstr("server 2 (host2)"));
+  EXPECT_TRUE(backups_.Complete(0, 6));
+  EXPECT_EQ(backups_[0].present.stand_in->server, 12u);
+  EXPECT_FALSE(backups_.IsWith(0, "host1"));
+  EXPECT_FALSE(backups_.IsAnyBeingMade());
+  EXPECT_EQ(backups_.HeldBy(11), std::nullopt);
+}
+
+TEST_F(PlaceBackupsTest, ANewOneIsMadeToItsEndAlthoughTheOneBeforeIsLost) {
+  Come(0, 11);
+  backups_.SetReady(0);
+  MakeAnew(kNow);
+  EXPECT_TRUE(backups_.Lose(0, "its holder is lost"));
+  EXPECT_FALSE(backups_.CanTakeOver(0));
+  EXPECT_FALSE(backups_.Lacks(0));
+  EXPECT_EQ(backups_.TakeStandIn(0)->server, 11u);
+  EXPECT_TRUE(backups_.Complete(0, 6));
+  EXPECT_TRUE(backups_.CanTakeOver(0));
+}
+
+TEST_F(PlaceBackupsTest, ANewOneThatIsGivenUpLeavesTheOneThatIsThere) {
+  Come(0, 11);
+  backups_.SetReady(0);
+  MakeAnew(kNow);
+  EXPECT_TRUE(backups_.GiveUpFailed(0));
+  EXPECT_EQ(backups_.TakeNext(0)->server, 12u);
+  EXPECT_TRUE(backups_.CopyFailedOn(0, 2));
+  EXPECT_FALSE(backups_.CopyFailedOn(0, 1));
+  EXPECT_TRUE(backups_.CanTakeOver(0));
+  EXPECT_FALSE(backups_.Complete(0, 6));
+  EXPECT_THAT(backups_.HeldBy(11), Optional(0u));
+}
+
 TEST_F(PlaceBackupsTest, ANewOneThatIsGivenUpDoesNotCountWhenItSaysThatItHasAll) {
   backups_.Lose(0, "its holder is lost");
   MakeAnew(kNow);
@@ -136,7 +182,7 @@ TEST_F(PlaceBackupsTest, ThoseThatFollowSoonWaitLongerAndLonger) {
   }
   backups_.BeginNew(0, now);
   EXPECT_TRUE(backups_.MayTry(0, now + 64 * kFailureTimeout)) << "but no longer";
-  // After a rest it is as if none had been.
+  // After a long rest the count of tries begins again.
   now += 65 * kFailureTimeout;
   backups_.BeginNew(0, now);
   EXPECT_TRUE(backups_.MayTry(0, now + kFailureTimeout));
@@ -149,7 +195,7 @@ TEST_F(PlaceBackupsTest, ASuccessorGetsANewOneAtOnce) {
   backups_.GiveUp(0);
   backups_.UseUp(0);
   backups_.NoteSuccessor(0);
-  EXPECT_THAT(backups_[0].lost, HasSubstr("used up at a take-over"));
+  EXPECT_THAT(backups_[0].lost, HasSubstr("it has taken over"));
   EXPECT_EQ(backups_.HeldBy(11), std::nullopt) << "it is the server now";
   EXPECT_TRUE(backups_.MayTry(0, kNow));
 }
@@ -158,7 +204,7 @@ TEST_F(PlaceBackupsTest, ThoseOfAnEarlierCoordinatorAreLost) {
   PlaceBackups restored(options_);
   restored.AddLost("");
   restored.AddLost("its holder is lost");
-  EXPECT_EQ(restored[0].lost, "the coordinator was started anew");
+  EXPECT_EQ(restored[0].lost, "the coordinator was restarted");
   EXPECT_EQ(restored[1].lost, "its holder is lost");
   EXPECT_EQ(restored.OrderedBy(0), std::nullopt);
 }
@@ -186,6 +232,51 @@ TEST(FindHolder, TakesTheOneWithTheFewestBytesThatHasRoom) {
   EXPECT_EQ(FindHolder(servers, copy), nullptr);
   servers[1].memory.budget_bytes = 0;
   EXPECT_EQ(FindHolder(servers, copy), &servers[1]) << "what is not known is not checked";
+}
+
+// ---- Where one failed ----
+
+TEST_F(PlaceBackupsTest, AServerOnWhichACopyFailedIsRememberedUntilACopyThereIsComplete) {
+  backups_.Lose(0, "its holder is lost");
+  EXPECT_TRUE(backups_.MayMoveTo(0, 2));
+  EXPECT_FALSE(backups_.GiveUpFailed(0)) << "none is being made";
+  EXPECT_TRUE(backups_.MayMoveTo(0, 1)) << "that one was complete";
+  MakeAnew(kNow);
+  EXPECT_TRUE(backups_.GiveUpFailed(0));
+  EXPECT_TRUE(backups_.CopyFailedOn(0, 2));
+  EXPECT_FALSE(backups_.MayMoveTo(0, 2));
+  EXPECT_TRUE(backups_.MayMoveTo(0, 3)) << "a server that starts again has a new number";
+  EXPECT_TRUE(backups_.MayMoveTo(1, 2)) << "another place may fit";
+  MakeAnew(kNow + kFailureTimeout);
+  EXPECT_TRUE(backups_.Complete(0, 6));
+  EXPECT_TRUE(backups_.MayMoveTo(0, 2));
+}
+
+TEST_F(PlaceBackupsTest, ACopyThatIsGivenUpForAnotherReasonIsNoFailure) {
+  backups_.Lose(0, "its holder is lost");
+  MakeAnew(kNow);
+  EXPECT_TRUE(backups_.GiveUp(0));
+  EXPECT_TRUE(backups_.MayMoveTo(0, 2));
+}
+
+TEST_F(PlaceBackupsTest, AServerThatDidNotTakeAPlaceOverMayHoldItsBackupAndNoMore) {
+  Come(0, 11);
+  backups_.NoteMoveFailed(0);
+  EXPECT_FALSE(backups_.MayMoveTo(0, 1));
+  EXPECT_FALSE(backups_.CopyFailedOn(0, 1));
+}
+
+TEST_F(PlaceBackupsTest, AServerThatIsAvoidedHoldsACopyOnlyIfNoOtherMay) {
+  std::vector<JobServer> servers = {Server(1), Server(2)};
+  servers[1].memory.placed_bytes = 100;
+  EXPECT_EQ(FindHolder(servers, {})->server, 1u);
+  EXPECT_EQ(FindHolder(servers, {.avoided = {1}})->server, 2u);
+  EXPECT_EQ(FindHolder(servers, {.host = "host2", .avoided = {1}})->server, 1u);
+  for (const std::vector<uint32_t>& failed : {std::vector<uint32_t>{1, 2}, {2, 1}}) {
+    EXPECT_EQ(FindHolder(servers, {.host = "host3", .avoided = failed})->server,
+              failed.front())
+        << "the one on which a copy failed longest ago";
+  }
 }
 
 }  // namespace

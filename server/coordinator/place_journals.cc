@@ -35,7 +35,7 @@ std::string PlaceJournals::WhyLost(size_t place) const {
 
 std::string PlaceJournals::WhyNotWhole(size_t place) const {
   if (Counts(place)) return "";
-  return absl::StrCat(", and it had no whole journal: ", WhyLost(place));
+  return absl::StrCat(", and it had no complete journal: ", WhyLost(place));
 }
 
 bool PlaceJournals::IsOfJob(const JournaledRun& run) const {

@@ -1,12 +1,12 @@
-// Which journal of each place of a job counts. Where there are backups, too, a place is
-// fenced (ADR 38): a journal that misses a step which anybody was told of never counts
-// again, and the one that begins after it has a generation of its own.
+// Which journal of each place of a job is valid. In jobs that also have backups the
+// journals are fenced (ADR 38). If a fenced journal lacks a step that any member was told
+// of, it never becomes valid again. The next journal of the place has a new generation.
 //
-//   journals.Lose(0, "its disk is full");    // true: it is to be stored
+//   journals.Lose(0, "its disk is full");    // true: the change must be stored
 //   journals.BeginAnew(0, generation);
-//   journals.SetWhole(0, generation);        // from now on that one counts
+//   journals.SetWhole(0, generation);        // from now on this generation is valid
 //
-// Thread safety: none; pure, but for what it remembers.
+// Thread safety: none.
 #pragma once
 
 #include <cstdint>
@@ -24,38 +24,42 @@ class PlaceJournals {
   explicit PlaceJournals(const JobSpec& spec);
 
   bool IsFenced() const { return is_fenced_; }
-  // Of the job's journals; empty: it is not known yet.
+  // Run of the job's journals. Empty: not known yet.
   const std::string& run() const { return run_; }
-  // False when it was known.
+  // Returns false if it was known before.
   bool SetRun(const std::string& run);
 
-  // Those of a job that begins.
+  // Starts with the valid journals of a new job.
   void Begin(size_t places);
-  // That of another place, as an earlier coordinator stored it.
+  // Adds the journal of the next place, as a previous coordinator stored it.
   void Add(uint32_t generation, const std::string& lost);
 
-  // 0 and empty where places are not fenced.
+  // Generation of the place's journal. 0: places are not fenced, or it is the first
+  // journal.
   uint32_t GenerationOf(size_t place) const;
-  // Why none counts, until that of the present generation is whole.
+  // Why the place has no valid journal. Empty: it has one, or places are not fenced.
   std::string WhyLost(size_t place) const;
   bool Counts(size_t place) const { return WhyLost(place).empty(); }
-  // ", and it had no whole journal: …", for what is said of a job that fails; empty: it had.
+  // Returns ", and it had no whole journal: …", for the message of a job that fails.
+  // Empty: the journal is valid.
   std::string WhyNotWhole(size_t place) const;
 
-  // Whether these are a journal that counts of a place which has these shards.
+  // Whether `journals` include a valid journal of the place, for all of these shards.
   bool IsAmong(const std::vector<JournaledRun>& journals, size_t place,
                const std::set<uint32_t>& shards) const;
-  // Whether these are one of an earlier generation.
+  // Whether `journals` include one of the place with an earlier generation.
   bool HasEarlier(const std::vector<JournaledRun>& journals, size_t place,
                   const std::set<uint32_t>& shards) const;
 
-  // ---- Of places that are fenced ----
+  // ---- Fenced places only ----
 
-  // None counts from now on. False when none did before; the reason is the last one.
+  // Makes the place's journal invalid. Returns false if it was invalid before; the reason
+  // is replaced.
   bool Lose(size_t place, const std::string& why);
-  // The next one is of that generation.
+  // Notes that the next journal of the place has this generation.
   void BeginAnew(size_t place, uint32_t generation);
-  // Counts, if it is of the present generation. False when that changes nothing.
+  // Makes the journal valid if it has the present generation. Returns false if nothing
+  // changes.
   bool SetWhole(size_t place, uint32_t generation);
 
  private:
@@ -66,10 +70,10 @@ class PlaceJournals {
 
   bool IsOfJob(const JournaledRun& run) const;
 
-  const std::string folder_;  // of the job's name
+  const std::string folder_;  // folder of the job's name
   const bool is_fenced_;
   std::string run_;
-  std::vector<Journal> journals_;  // by place; none: they are not fenced
+  std::vector<Journal> journals_;  // by place; empty: not fenced
 };
 
 }  // namespace syncline

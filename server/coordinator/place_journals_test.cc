@@ -70,7 +70,8 @@ TEST_F(PlaceJournalsTest, OneThatEndsAgainBeforeItIsWholeKeepsItsGeneration) {
   EXPECT_FALSE(journals_.Lose(0, "its disk is gone"));
   EXPECT_EQ(journals_.GenerationOf(0), 5u);
   EXPECT_EQ(journals_.WhyLost(0), "its disk is gone");
-  EXPECT_THAT(journals_.WhyNotWhole(0), HasSubstr("no whole journal: its disk is gone"));
+  EXPECT_THAT(journals_.WhyNotWhole(0),
+              HasSubstr("no complete journal: its disk is gone"));
   EXPECT_THAT(journals_.WhyNotWhole(1), IsEmpty());
 }
 

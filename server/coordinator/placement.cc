@@ -11,7 +11,8 @@ namespace syncline {
 
 namespace {
 
-// Blocks that stay together: neighbours, since blocks come in tensor order.
+// Consecutive blocks that stay together. Blocks are in tensor order, so those of a whole
+// tensor are neighbours.
 struct Unit {
   uint32_t first_block = 0;
   uint32_t blocks = 0;

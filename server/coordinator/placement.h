@@ -1,4 +1,4 @@
-// Which shard owns which block: a pure function of the blocks' sizes.
+// Places the blocks of a job on shards: a pure function of the blocks' sizes.
 #pragma once
 
 #include <cstdint>
@@ -10,11 +10,11 @@
 
 namespace syncline {
 
-// The shard of each block, balanced by elements: the largest unit goes first, always to
-// the shard that has least (Graham's longest-processing-time rule: the fullest shard
-// exceeds the mean by less than one unit). A unit is a block, or all blocks of a tensor
-// that `is_whole` says must stay together. Ties go to the lower number, so every run
-// gives the same result. REQUIRES: shards >= 1.
+// Returns the shard of each block, balanced by elements. The largest unit goes first,
+// always to the shard with the fewest elements. With this rule (Graham's longest
+// processing time) the fullest shard exceeds the mean by less than one unit. A unit is a
+// block, or all blocks of a tensor that `is_whole` says must stay together. Ties go to
+// the lower number, so every run gives the same result. REQUIRES: shards >= 1.
 std::vector<uint32_t> PlaceBlocks(std::span<const BlockRange> blocks, uint32_t shards,
                                   const std::function<bool(uint32_t tensor)>& is_whole);
 

@@ -139,16 +139,17 @@ absl::Status Places::PlanIfItFits(const std::string& job, const StalenessChange&
     if (found == memory.end()) {
       return absl::FailedPreconditionError(absl::StrCat(
           NameOf(server),
-          " is not here to be asked whether a larger staleness fits; try again when "
-          "'syncline status' shows it"));
+          " is not attached, so it is not known whether a larger staleness fits its "
+          "memory; try again when 'syncline status' shows the server"));
     }
     ServerMemory free = found->second;
     free.placed_bytes -= std::min(free.placed_bytes, placed);
     const absl::Status fits = CheckMemory(job, use, free);
     if (!fits.ok()) {
-      return absl::ResourceExhaustedError(absl::StrCat(
-          "staleness ", change.staleness,
-          " does not fit, a smaller one may: ", std::string(fits.message())));
+      return absl::ResourceExhaustedError(
+          absl::StrCat("staleness ", change.staleness,
+                       " needs too much memory, a smaller one may fit: ",
+                       std::string(fits.message())));
     }
     placed = use.total();
   }

@@ -1,12 +1,12 @@
-// On which servers a job lies. A place is the part of its placement that one server has: its
-// blocks and shards stay the same, while another server may take the place of one that died
-// (job_servers.cc). Shards are counted over all places.
+// The servers that hold a job's shards. A place is the part of the job's placement that
+// one server holds. The blocks and shards of a place never change, but another server may
+// take over the place (job_servers.cc). Shards are numbered across all places.
 //
-//   places.Begin({a, b}, placement, trained_blocks);  // of one shard each
+//   places.Begin({a, b}, placement, trained_blocks);  // with one shard each
 //   places.FirstShard(1);                             // 1
-//   places.Move(1, c, std::nullopt);                  // workers are still to hear of it
+//   places.Move(1, c, std::nullopt);                  // workers are not told yet
 //
-// Thread safety: none; pure, but for what it remembers.
+// Thread safety: none.
 #pragma once
 
 #include <cstdint>
@@ -27,10 +27,10 @@ namespace syncline {
 
 class Places {
  public:
-  // REQUIRES: `placement` is that on `servers`, in their order.
+  // REQUIRES: `placement` was made for `servers`, in this order.
   void Begin(std::vector<JobServer> servers,
              std::shared_ptr<const JobPlacement> placement, const TrainedBlocks& trained);
-  // The job is over: which servers it had is still known, and nothing that is large.
+  // The job is over: frees everything large, and keeps the list of servers.
   void Release();
 
   bool empty() const { return servers_.empty(); }
@@ -38,46 +38,46 @@ class Places {
   const JobServer& operator[](size_t place) const { return servers_[place]; }
   auto begin() const { return servers_.begin(); }
   auto end() const { return servers_.end(); }
-  // That this server has.
+  // The place of this server.
   std::optional<size_t> Of(uint32_t server) const;
 
-  // ---- What lies there ----
+  // ---- What the places hold ----
 
-  // Null before it began, and once it is over; likewise the addresses.
+  // Null before the job begins, and once it is over.
   const std::shared_ptr<const JobPlacement>& placement() const { return placement_; }
-  // Of all shards, in their order.
+  // Addresses of all shards, in order. Null before the job begins, and once it is over.
   const std::shared_ptr<const std::vector<std::string>>& addresses() const {
     return addresses_;
   }
   uint32_t FirstShard(size_t place) const;
   uint32_t shards() const { return FirstShard(servers_.size()); }
-  // Those that have blocks: the others write nothing.
+  // The place's shards that have blocks; the others keep no journal and no checkpoint.
   std::set<uint32_t> ShardsOf(size_t place) const;
   std::set<uint32_t> BlocksOf(size_t place) const;
-  // Those of all places that have blocks to train.
+  // The shards of all places that have trained blocks.
   const std::set<uint32_t>& training_shards() const { return training_shards_; }
   bool Trains(size_t place) const;
 
-  // ---- Who has them ----
+  // ---- Which server has a place ----
 
   void SetConnection(size_t place, ConnectionId connection);
-  // The successor has it from that epoch on; none: from the next one that is begun.
+  // Gives the place to `successor` from `epoch` on. Empty: from the next epoch on.
   void Move(size_t place, JobServer successor, std::optional<uint64_t> epoch);
-  // Some wait for an epoch to begin.
+  // Whether a move waits for the next epoch, to tell workers of it.
   bool HasUntoldMoves() const;
-  // Which is this one.
+  // Moves that wait take effect with this epoch.
   void BeginEpoch(uint64_t epoch);
-  // Shards that are not where the job began, of which workers hear with an epoch.
+  // Shards that have moved since the job began, for EpochChanged.
   std::vector<MovedShard> Moved() const;
 
-  // ---- What it takes of servers' memory ----
+  // ---- Memory of servers ----
 
-  // As planned last; none once the job is over.
+  // Bytes that the place takes, as planned last; 0 once the job is over.
   uint64_t BytesOf(size_t place) const { return bytes_.empty() ? 0 : bytes_[place]; }
-  // It was planned anew by an earlier life of the coordinator.
+  // Repeats a change of the plan that was made before the coordinator was restarted.
   void Plan(const StalenessChange& change);
-  // Takes what it takes with that staleness, if all have it; of less it keeps what it has.
-  // FailedPrecondition or ResourceExhausted, which change nothing.
+  // Plans the memory for another staleness, if all servers have it. Memory is never given
+  // back. FailedPrecondition and ResourceExhausted change nothing.
   absl::Status PlanIfItFits(const std::string& job, const StalenessChange& change,
                             const ServerMemories& memory);
 

@@ -20,8 +20,8 @@ JobServer Server(uint32_t number, std::vector<std::string> addresses) {
           .shard_addresses = std::move(addresses)};
 }
 
-// Server 7 has shards 0 and 1, server 3 has shards 2 and 3. Of blocks 0 to 3, in this order,
-// the last two are trained; shard 3 has none.
+// Server 7 has shards 0 and 1, server 3 has shards 2 and 3. Of blocks 0 to 3, in this
+// order, the last two are trained; shard 3 has none.
 class PlacesTest : public ::testing::Test {
  protected:
   PlacesTest() {
@@ -92,7 +92,8 @@ TEST_F(PlacesTest, MoreStalenessIsPlannedOnlyWhereAllHaveRoom) {
       {3, {.name = "host3", .budget_bytes = 100, .placed_bytes = 100}}};
   const absl::Status lacks = places_.PlanIfItFits("job", change, memory);
   EXPECT_TRUE(absl::IsResourceExhausted(lacks));
-  EXPECT_THAT(std::string(lacks.message()), HasSubstr("staleness 3 does not fit"));
+  EXPECT_THAT(std::string(lacks.message()),
+              HasSubstr("staleness 3 needs too much memory"));
   EXPECT_EQ(places_.BytesOf(0), 320u);
   memory.at(7).budget_bytes = 380;
   EXPECT_EQ(places_.PlanIfItFits("job", change, memory), absl::OkStatus());
@@ -107,7 +108,7 @@ TEST_F(PlacesTest, MoreStalenessIsNotPlannedOnServersThatAreAway) {
   const absl::Status away =
       places_.PlanIfItFits("job", {.planned = 0, .staleness = 3}, {});
   EXPECT_TRUE(absl::IsFailedPrecondition(away));
-  EXPECT_THAT(std::string(away.message()), HasSubstr("server 7 (host7) is not here"));
+  EXPECT_THAT(std::string(away.message()), HasSubstr("server 7 (host7) is not attached"));
 }
 
 TEST_F(PlacesTest, ThoseOfAnEarlierCoordinatorAreAsTheyWerePlannedLast) {

@@ -20,8 +20,8 @@ DeclarationRead Do(const ReadDeclaration& order, const DeclarationReader& reader
       .from = order.from, .digest = announced.digest, .bytes = announced.bytes->size()};
   if (reader.digest(*announced.bytes) != announced.digest) {
     read.delivery = absl::InvalidArgumentError(
-        absl::StrCat("the job that was sent (", read.bytes,
-                     " bytes) has another digest than the one that was announced"));
+        absl::StrCat("the declaration that was sent (", read.bytes,
+                     " bytes) does not have the digest that was announced"));
     read.job = read.delivery;
     return read;
   }

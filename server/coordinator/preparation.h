@@ -1,6 +1,6 @@
-// What takes long where a job has many tensors. The coordinator orders it (Prepare, an
-// output), its shell does it on another thread, in the order of the orders, and what
-// comes of it goes back as an input. Each order is answered once.
+// Computations that take long for jobs with many tensors. The coordinator orders one with
+// an output (Prepare). The shell runs it on another thread, in the order of the orders,
+// and gives the result back as an input. Each order has one answer.
 //
 //   const Prepared answer = CarryOut(order, reader);
 //   outputs = coordinator.Apply(answer, now);
@@ -26,17 +26,17 @@ using ConnectionId = uint64_t;
 
 // ---- Orders ----
 
-// Whether `from` has sent what it announced, and whether that is a job.
+// Checks that `from` has sent the declaration that it announced, and reads it.
 struct ReadDeclaration {
   ConnectionId from = 0;
   Declaration announced = {};
 };
-// Whether who declares `theirs` may join a job made of `ours`.
+// Checks whether a worker that declares `theirs` may join a job made of `ours`.
 struct CompareJobs {
   std::shared_ptr<const DeclaredJob> ours;
   std::shared_ptr<const DeclaredJob> theirs;
 };
-// Where the blocks go on servers of so many shards each.
+// Places the blocks on servers with these numbers of shards.
 struct PlaceBlocksOf {
   std::shared_ptr<const DeclaredJob> job;
   std::vector<uint32_t> shards = {};
@@ -49,13 +49,13 @@ struct DeclarationRead {
   ConnectionId from = 0;
   std::string digest = {};
   size_t bytes = 0;
-  absl::Status delivery = {};  // OK: the bytes have the digest
+  absl::Status delivery = {};  // OK: the bytes have the announced digest
   absl::StatusOr<std::shared_ptr<const DeclaredJob>> job = nullptr;
 };
 struct JobsCompared {
   std::string ours = {};  // digests
   std::string theirs = {};
-  absl::Status same = {};  // as CheckSameJob
+  absl::Status same = {};  // result of CheckSameJob
 };
 struct JobPlaced {
   std::string digest = {};
@@ -64,7 +64,7 @@ struct JobPlaced {
 };
 using Prepared = std::variant<DeclarationRead, JobsCompared, JobPlaced>;
 
-// How bytes are digested and read: the coordinator knows no wire format.
+// Computes digests and parses declarations. The coordinator knows no wire format.
 struct DeclarationReader {
   std::function<std::string(const std::string& bytes)> digest;
   std::function<absl::StatusOr<JobSpec>(const std::string& bytes)> parse;

@@ -1,4 +1,4 @@
-// When steps of a job with a quorum are closed, and with whom.
+// When the steps of a job with a quorum are closed, and with which members.
 #include "server/coordinator/quorum.h"
 
 #include <string>
@@ -187,7 +187,7 @@ TEST(QuorumSpec, WhatMakesNoSenseIsRefusedWithTheRange) {
   EXPECT_THAT(std::string(ValidateJob(job).message()),
               HasSubstr("quorum is 0, but must be a whole number in [1, 16384]"));
   job.training.mode.values = {{"grace_ms", 5}};
-  EXPECT_THAT(std::string(ValidateJob(job).message()), HasSubstr("there is none"));
+  EXPECT_THAT(std::string(ValidateJob(job).message()), HasSubstr("there is no quorum"));
   job.training.mode.values = {{"quorum", 1}, {"grace_ms", 60'001}};
   EXPECT_THAT(std::string(ValidateJob(job).message()), HasSubstr("[0, 60000]"));
   job.training.mode = {.name = "ssp", .values = {{"quorum", 1}}};

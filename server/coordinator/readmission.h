@@ -1,12 +1,12 @@
-// When a rank whose process died may be a member again.
+// Decides when a rank whose process died may be a member again.
 //
-// Its first successor may at once. But a worker that dies again and again before it
-// contributes anything, restarted by its launcher each time, would hold up each step of
-// the others for as long as it takes to notice its death. So from the second such death
-// on, and after a drop because it stood still, the next successor waits outside until the
-// others have made a step without it: twice as many after each further death.
+// Its first successor may join at once. But a worker that is restarted again and again,
+// and dies each time before it contributes, would delay every step until its death is
+// noticed. So after the second such death, or after a drop for standing still, the
+// successor waits outside until the others have made a step without it. Each further
+// death doubles that number of steps, up to 64.
 //
-// Thread safety: none; pure, but for what it remembers.
+// Thread safety: none.
 #pragma once
 
 #include <cstdint>
@@ -17,11 +17,12 @@ namespace syncline {
 
 class Readmission {
  public:
-  // What servers say at that moment.
+  // Reports of the servers at that moment.
   struct Figures {
-    uint64_t contributed = 0;  // by all lives of the rank
+    uint64_t contributed = 0;  // by all incarnations of the rank
     uint64_t completed = 0;    // steps of blocks
-    uint64_t trained = 0;      // blocks, which is one step of the job
+    uint64_t trained =
+        0;  // number of blocks; one step of the job is this many steps of blocks
   };
   enum class Cause { kDied, kStoodStill };
 
@@ -31,9 +32,9 @@ class Readmission {
 
  private:
   struct Record {
-    int deaths = 0;  // since it contributed anything
+    int deaths = 0;  // since its last contribution
     uint64_t contributed = 0;
-    uint64_t may_join_at = 0;  // so many steps of blocks
+    uint64_t may_join_at = 0;  // in steps of blocks
   };
   std::map<uint32_t, Record> records_;
 };

@@ -9,7 +9,7 @@
 namespace syncline {
 namespace {
 
-constexpr size_t kMaxShown = 3;  // a line that people read to its end
+constexpr size_t kMaxShown = 3;  // so that the line stays short
 
 }  // namespace
 

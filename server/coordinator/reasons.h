@@ -1,6 +1,6 @@
-// Why an epoch changes, as every member of the job is told: the first few reasons and the
-// number of the others. A thousand deaths at once must not make a message of a thousand
-// sentences for each of those who live.
+// Why an epoch changes, as each member of the job is told: the first few reasons, and the
+// number of the others. This bounds the message to each member, even after a thousand
+// deaths at once.
 //
 //   Reasons reasons;
 //   reasons.Add(EpochCause::kDeath, "worker 3 (host:19): its connection broke");
@@ -18,7 +18,7 @@
 
 namespace syncline {
 
-// What kinds of reasons there are, for counting.
+// The kinds of reasons, for counting.
 enum class EpochCause : uint8_t {
   kBegin,
   kJoin,
@@ -30,7 +30,7 @@ enum class EpochCause : uint8_t {
   kCoordinator,
   kAnswer
 };
-// "begin" and so on, as labels of metrics have it.
+// Returns the label in metrics, such as "begin".
 std::string_view EpochCauseName(EpochCause cause);
 
 class Reasons {
@@ -40,7 +40,7 @@ class Reasons {
 
   bool empty() const { return shown_.empty(); }
   std::string Text() const;
-  // Of all of them, also of those that the text does not show.
+  // Causes of all reasons, also of those that Text() does not show.
   const std::set<EpochCause>& causes() const { return causes_; }
 
  private:

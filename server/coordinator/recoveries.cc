@@ -55,7 +55,7 @@ std::optional<std::string> Recoveries::Look(bool goes_on, absl::Duration now) {
                          absl::ToDoubleSeconds(last_took_), last_);
 }
 
-// A run that failed before it began leaves what was before it.
+// A run that failed before it began keeps the steps of the run before it.
 void Recoveries::Follow(const Recoveries& earlier, std::optional<uint64_t> steps) {
   rollbacks_ = earlier.rollbacks_;
   earlier_steps_ = steps ? std::max(*steps, earlier.earlier_steps_) : 0;
@@ -66,8 +66,8 @@ std::optional<std::string> Recoveries::BeginAt(uint64_t steps) {
   if (before <= steps) return std::nullopt;
   ++rollbacks_;
   return absl::StrCat("goes back from step ", before,
-                      ", to which its last run had come, to ", steps, ": ",
-                      before - steps, " steps are made again");
+                      ", which its last run had reached, to step ", steps, ": ",
+                      before - steps, " steps are repeated");
 }
 
 RecoveryView Recoveries::View(absl::Duration now) const {

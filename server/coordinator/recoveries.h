@@ -1,8 +1,12 @@
-// What a job has recovered from: how often, from what kind of loss, and how long it stood.
-// And how often it has not: it failed, and its next run began with fewer steps.
+// The losses that a job has recovered from: how often, with what, and how long it stood
+// still. Also counts the rollbacks: the job failed, and its next run began at an earlier
+// step.
 //
-// A job stands from the loss of a server, or of the coordinator, until an epoch has begun
-// in which everything is there again. Several losses at once are a recovery each.
+// A job stands still from the loss of a server, or of the coordinator, until an epoch has
+// begun in which all members are present again. Each of several simultaneous losses
+// counts as a recovery.
+//
+// Thread safety: none.
 #pragma once
 
 #include <cstdint>
@@ -21,21 +25,22 @@ class Recoveries {
  public:
   enum class Cause { kBackup, kJournal, kCoordinator };
 
-  // `what` names what was lost, for people. At most one of a name is under way.
-  // Without a time it began at the next look.
+  // Notes a loss. `what` names it for the log; a second loss of the same name is ignored
+  // while the first is open. `since` is its time; empty: the time of the next Look.
   void Begin(Cause cause, std::string_view what, std::optional<absl::Duration> since);
   bool IsUnderWay() const { return !open_.empty(); }
-  // After every input, with whether the job goes on. Returns a line for the log when it
-  // does again.
+  // Called after every input; `goes_on`: the job has all members again. Returns a line
+  // for the log if that ends recoveries.
   std::optional<std::string> Look(bool goes_on, absl::Duration now);
 
-  // What it begins with is to be compared with an earlier run of its name, which had come to
-  // `steps`; none: that one did not fail, or the user wants fewer.
+  // Continues the counts of an earlier run of the same name, which had reached `steps`.
+  // Empty: that run did not fail, or the user wants to begin earlier.
   void Follow(const Recoveries& earlier, std::optional<uint64_t> steps);
-  // The job begins with so many steps. Returns a line for the log when they are fewer.
+  // Notes the step that the job begins at. Returns a line for the log if it is a
+  // rollback.
   std::optional<std::string> BeginAt(uint64_t steps);
 
-  // What is still under way does not show.
+  // Recoveries under way are not included.
   RecoveryView View(absl::Duration now) const;
 
  private:
@@ -54,7 +59,7 @@ class Recoveries {
   uint64_t rollbacks_ = 0;
 };
 
-// "backup", "journal" or "coordinator", as labels of metrics have it.
+// Returns the label in metrics: "backup", "journal" or "coordinator".
 std::string_view CauseName(Recoveries::Cause cause);
 
 }  // namespace syncline

@@ -39,14 +39,14 @@ TEST(Recoveries, ARunThatBeginsWithFewerStepsIsARollback) {
   second.Follow(first, 47);
   const auto line = second.BeginAt(40);
   EXPECT_THAT(line.value_or(""), HasSubstr("from step 47"));
-  EXPECT_THAT(line.value_or(""), HasSubstr("to 40: 7 steps are made again"));
+  EXPECT_THAT(line.value_or(""), HasSubstr("to step 40: 7 steps are repeated"));
   EXPECT_EQ(second.View(absl::Seconds(1)).rollbacks, 1u);
-  // One that was lost before it began leaves to its successor what was before it.
+  // A run that was lost before it began passes on the steps of the run before it.
   Recoveries third;
   third.Follow(second, 50);
   Recoveries fourth;
   fourth.Follow(third, 0);
-  EXPECT_THAT(fourth.BeginAt(49).value_or(""), HasSubstr(": 1 steps are made again"));
+  EXPECT_THAT(fourth.BeginAt(49).value_or(""), HasSubstr(": 1 steps are repeated"));
   EXPECT_EQ(fourth.View(absl::Seconds(1)).rollbacks, 2u);
 }
 

@@ -1,4 +1,4 @@
-// How a member is refused: with a status that can be shown whatever it had sent.
+// Refuses a member, with a status that is safe to show whatever the member had sent.
 #pragma once
 
 #include <string_view>
@@ -7,22 +7,21 @@
 #include "absl/strings/str_cat.h"
 #include "comm/base/failure.h"
 #include "comm/base/printable.h"
-#include "server/coordinator/coordinator.h"
+#include "server/coordinator/outbox.h"
 
 namespace syncline {
 
-// What a refused member sent may be part of the message, and long.
+// Limit on the message of the status, which may quote what the member sent.
 inline constexpr size_t kMaxRefusalBytes = 1000;
 
 inline void RefuseMember(ConnectionId connection, const absl::Status& status,
-                         CoordinatorOutputs& outputs) {
+                         Outbox& outbox) {
   const std::string why =
       Printable(std::string_view(status.message().data(), status.message().size()),
                 kMaxRefusalBytes);
-  outputs.push_back(
-      LogReason{absl::StrCat("refused: ", why), LogReason::Level::kWarning});
-  outputs.push_back(CloseMember{
-      connection, WithFailure(absl::Status(status.code(), why), FailureOf(status))});
+  outbox.Log(absl::StrCat("refused: ", why), LogReason::Level::kWarning);
+  outbox.Close(connection,
+               WithFailure(absl::Status(status.code(), why), FailureOf(status)));
 }
 
 }  // namespace syncline

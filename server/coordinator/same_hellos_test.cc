@@ -1,4 +1,4 @@
-// Hellos of many workers that say alike what their job is.
+// Hellos of many workers that declare the same job.
 #include <optional>
 #include <string>
 
@@ -23,7 +23,7 @@ class SameHellos : public ::testing::Test {
     }
   }
 
-  // What a hello ends with, if it does.
+  // Returns the status with which a hello ends, if it does.
   std::optional<absl::Status> Say(ConnectionId connection, const WorkerHello& hello) {
     const auto outputs = specs_.Apply(coordinator_, FromMember{connection, hello}, {});
     for (const CoordinatorOutput& output : outputs) {
@@ -40,7 +40,7 @@ class SameHellos : public ::testing::Test {
   Coordinator coordinator_{{}};
 };
 
-// Many times slower if each were sent or validated.
+// This would take many times as long if each declaration were sent or validated.
 TEST_F(SameHellos, AreDigestedAndAnyOtherIsComparedOrValidated) {
   WorkerHello hello = specs_.Hello(job_, {.name = "x"});
   for (hello.rank = 0; hello.rank < kWorkers; ++hello.rank) {
@@ -50,12 +50,12 @@ TEST_F(SameHellos, AreDigestedAndAnyOtherIsComparedOrValidated) {
 
   job_.tensors.back().shape = {1001};
   EXPECT_THAT(std::string(Say(5000, specs_.Hello(job_, {.rank = 7}))->message()),
-              HasSubstr("tensor 'tensor4999' is [1000]"));
+              HasSubstr("tensor 'tensor4999' has shape [1000]"));
   job_.tensors.back().name = "";
   EXPECT_TRUE(absl::IsInvalidArgument(*Say(5001, specs_.Hello(job_, {.rank = 7}))));
 }
 
-// The same options, some of them written down though they are the defaults.
+// The same options, some of them given although they are the defaults.
 TEST_F(SameHellos, ThatMeanTheSameInOtherWordsAreOfOneJob) {
   job_.training.optimizer = {.name = "sgd", .options = {{"lr", 0.5}}};
   EXPECT_FALSE(Say(1, specs_.Hello(job_, {.rank = 0})).has_value());

@@ -1,4 +1,4 @@
-// What the tests of saved jobs share.
+// The fixture of the tests of jobs with checkpoints.
 #pragma once
 
 #include <map>
@@ -31,7 +31,7 @@ class SavedJobs : public CoordinatorTest {
   }
   void Answer(const CheckpointAnswer& answer) { Take(coordinator_->Apply(answer, now_)); }
 
-  // A running job of run 3.
+  // Begins a job of run 3.
   void BeginJob(const JobSpec& job) {
     Announce(job);
     const auto& find = std::get<FindCheckpoint>(orders_.at(0));
@@ -59,7 +59,7 @@ class SavedJobs : public CoordinatorTest {
   }
   CheckpointView Saved() { return coordinator_->View(now_).jobs.at(0).checkpoint; }
 
-  // How many messages to the server came before the last of that kind.
+  // Returns how many messages the server got before the last one of that kind.
   template <typename Body>
   size_t PlaceOfLast() {
     const auto& told = told_[1];

@@ -17,10 +17,10 @@ const JobProgress::Member* Find(const JobProgress& progress, uint32_t rank) {
   return is_there ? &*found : nullptr;
 }
 
-// So long it is believed of servers that something crosses, while no member says that it
-// had any of it.
+// Number of failure timeouts for which servers are believed that data is on its way while
+// no member reports any.
 constexpr int kTimeoutsByServersWord = 30;
-// Without a byte to it: it stands.
+// Number of heartbeats after which a backup that received no byte stands still.
 constexpr int kHeartbeatsOfABackup = 3;
 
 std::string Seconds(absl::Duration duration) {
@@ -51,7 +51,7 @@ void StallWatch::Lost(uint32_t server) {
   past_completed_ += progress.completed;
   for (const JobProgress::Member& member : progress.members) {
     past_contributed_[member.rank] += member.contributed;
-    // Its successor counts from 0.
+    // A server in its place counts from 0.
     Clock& clock = clocks_[member.rank];
     clock.moved -= std::min(clock.moved, member.moved);
     clock.stood = absl::ZeroDuration();
@@ -88,7 +88,7 @@ uint32_t StallWatch::Unseeded() const {
 
 // ---- Clocks ----
 
-// Why others wait for this member; empty when they do not.
+// Returns why others wait for this member; empty: they do not.
 std::string StallWatch::WhyItRuns(const StallMember& member, Clock& clock) const {
   clock.owed_to.clear();
   clock.is_cut_off = false;
@@ -109,9 +109,10 @@ std::string StallWatch::WhyItRuns(const StallMember& member, Clock& clock) const
   const std::string since = Seconds(clock.stood);
   if (owed > 0) {
     const char* const state =
-        member.in_barrier ? " and is in Barrier: uneven steps?"
-        : member.waits    ? " and says that it waits: is it cut off from that server?"
-                          : "";
+        member.in_barrier
+            ? " and is in Barrier: do workers make different numbers of steps?"
+        : member.waits ? " and reports that it waits: is it cut off from that server?"
+                       : "";
     return absl::StrCat("owes step ", step, " in ", owed, " blocks to server ",
                         absl::StrJoin(clock.owed_to, ", "), " for ", since, state);
   }
@@ -119,18 +120,18 @@ std::string StallWatch::WhyItRuns(const StallMember& member, Clock& clock) const
     for (const auto& [server, word] : words_) {
       if (word.progress.unseeded > 0) clock.owed_to.push_back(server);
     }
-    return absl::StrCat("must give ", Unseeded(), " blocks their first values, and gave ",
-                        "none for ", since);
+    return absl::StrCat("must give ", Unseeded(),
+                        " blocks their first values, and has given none for ", since);
   }
   if (member.in_barrier) return "";
   if (somebody_in_barrier_ && !member.waits) {
-    return absl::StrCat("does nothing for ", since, " while others are in Barrier");
+    return absl::StrCat("has done nothing for ", since, " while others are in Barrier");
   }
   if (member.waits && waits == 0) {
     clock.is_cut_off = true;
-    return absl::StrCat("says that it waits, but for ", since,
-                        " no server holds anything of it: is its network cut, or the one "
-                        "of a server that should answer?");
+    return absl::StrCat(
+        "reports that it waits, but no server has held anything of it for ", since,
+        ": is its network cut, or that of a server that should answer?");
   }
   return "";
 }
@@ -159,11 +160,12 @@ void StallWatch::Advance(absl::Duration passed, const std::vector<StallMember>& 
   if (seeding_moved_) least_unseeded_ = Unseeded();
   for (auto& [server, word] : words_) word.stood += passed;
 
-  bool a_member_moved = false;  // by its own word
+  bool a_member_moved = false;  // by its own report
   bool something_moved = false;
   bool somebody_owes = false;
   for (const StallMember& member : members) {
-    // On a slow cable a block may be on its way for longer than anybody is waited for.
+    // On a slow cable a block may be on its way for longer than the limit on a silent
+    // member.
     something_moved = AdvanceMember(member, passed) || something_moved;
     Clock& clock = clocks_[member.rank];
     somebody_owes = somebody_owes || !clock.owed_to.empty();
@@ -180,7 +182,7 @@ void StallWatch::Advance(absl::Duration passed, const std::vector<StallMember>& 
   if (!all_wait || something_moved) all_stood_for_ = absl::ZeroDuration();
   const bool undecided = std::ranges::any_of(
       words_, [](const auto& entry) { return entry.second.progress.undecided > 0; });
-  // Nobody waits for the only member, which may still be sending its blocks.
+  // A single member may still be sending its blocks, and holds nobody up.
   if (something_moved) undecided_for_ = absl::ZeroDuration();
   if (undecided && all_wait && !somebody_owes) undecided_for_ += passed;
 }
@@ -192,11 +194,14 @@ std::string StallWatch::FailureOfServers(const std::vector<StallMember>& members
   for (const StallServer& server : servers) {
     const auto word = words_.find(server.server);
     if (word == words_.end() || word->second.silent < timeouts_.no_progress) continue;
-    return absl::StrCat(Named(server), " beats, but an engine of it did not answer for ",
-                        Seconds(word->second.silent));
+    return absl::StrCat(
+        Named(server),
+        " sends heartbeats, but one of its engine threads has not answered for ",
+        Seconds(word->second.silent));
   }
   if (undecided_for_ >= timeouts_.no_progress) {
-    return absl::StrCat("a step waits for its decision for ", Seconds(undecided_for_),
+    return absl::StrCat("a step has waited for its decision for ",
+                        Seconds(undecided_for_),
                         ": not all blocks have reported their figures");
   }
   if (all_stood_for_ >= timeouts_.no_progress + timeouts_.failure_timeout ||
@@ -210,9 +215,10 @@ bool StallWatch::HearsNobody(uint32_t server) const {
   return words_.at(server).stood >= timeouts_.no_progress / 2;
 }
 
-// The one server at which all whose clocks run lack something, when it is plausible that
-// it hears nobody: that is everybody, or no byte reached it for as long. A member that is
-// cut off lacks something at any of them, so others must say at which.
+// Returns the one server at which all members whose clocks run lack something, if that
+// server plausibly hears nobody: all members are among them, or no byte reached it for as
+// long. A member that is cut off lacks something at every server, so the other members
+// must name it.
 std::optional<uint32_t> StallWatch::ServerToBlame(
     const std::vector<StallMember>& members) const {
   if (words_.size() < 2) return std::nullopt;
@@ -222,7 +228,7 @@ std::optional<uint32_t> StallWatch::ServerToBlame(
   for (const StallMember& member : members) {
     const Clock& clock = clocks_.at(member.rank);
     if (!clock.runs) continue;
-    // One that moved of late shows that the server hears.
+    // A member that moved recently shows that the server hears.
     if (clock.stood < timeouts_.no_progress / 2) return std::nullopt;
     ++owing;
     if (clock.is_cut_off) continue;
@@ -251,7 +257,7 @@ std::string StallWatch::FailureOfAll(const std::vector<StallMember>& members,
   for (const StallServer& server : servers) {
     const auto word = words_.find(server.server);
     if (word == words_.end()) {
-      parts.push_back(absl::StrCat(Named(server), " never said what it holds"));
+      parts.push_back(absl::StrCat(Named(server), " has never reported what it holds"));
       continue;
     }
     if (word->second.progress.trained == 0) continue;
@@ -265,7 +271,7 @@ std::string StallWatch::FailureOfAll(const std::vector<StallMember>& members,
     parts.push_back(absl::StrCat(Named(server), " is still at step ", lowest,
                                  ": is its data network cut?"));
   }
-  return absl::StrCat("every member waits and nothing moves", parts.empty() ? "" : ": ",
+  return absl::StrCat("all members wait and nothing moves", parts.empty() ? "" : ": ",
                       absl::StrJoin(parts, "; "));
 }
 
@@ -282,8 +288,8 @@ void StallWatch::Describe(const std::vector<StallMember>& members) {
 
 StallVerdict StallWatch::Look(absl::Duration now, const std::vector<StallMember>& members,
                               const std::vector<StallServer>& servers) {
-  // What passed while nobody looked is not held against anyone: what members said
-  // meanwhile may not have been read yet.
+  // Time in which nobody looked counts against no member, because messages of that time
+  // may not have been read yet.
   const absl::Duration passed =
       std::min(now - looked_at_.value_or(now), timeouts_.heartbeat_interval);
   looked_at_ = now;
@@ -306,7 +312,7 @@ StallVerdict StallWatch::Look(absl::Duration now, const std::vector<StallMember>
     const auto server = std::ranges::find(servers, *blamed, &StallServer::server);
     if (server != servers.end()) {
       return {.failure = absl::StrCat(
-                  Named(*server), " lacks what other servers have: rank ",
+                  Named(*server), " lacks contributions that other servers have: rank ",
                   verdict.drops.front().rank, " ", verdict.drops.front().reason,
                   "; is the data network of that server cut?")};
     }

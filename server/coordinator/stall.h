@@ -1,26 +1,29 @@
-// Finds what holds up a job: members who owe what others wait for, servers that hold up
-// everybody.
+// Finds out what holds up a job: members whose contributions others wait for, and servers
+// that hold up all members.
 //
-// It goes by what servers say, not by what members say of themselves, and by a measure
-// that nothing but a member's own movement moves: how many blocks all lives of its rank
-// have contributed to, and how many views reached them (server/shard/movement.h). New
-// epochs, new options, the movement of others, a death and a new life leave each clock as
-// it is, so that whatever happens around a member, it owes something for a bounded time.
+// It relies on the reports of servers, not on those of the member itself. Its measure
+// changes only by the member's own progress: the number of blocks that all incarnations
+// of its rank have contributed to, and the number of views that reached them
+// (server/shard/movement.h). New epochs, new options, the progress of others, a death and
+// a restart do not reset a member's clock, so each member owes something for a bounded
+// time only.
 //
 // A member's clock runs while
 //   it owes      blocks that others wait for lack its contribution
-//   seeds        blocks have no values yet, it must give them, and somebody waits
-//   is missed    others are in a barrier, and it neither is nor waits
-//   is cut off   it says that it waits, but no server holds anything of it
-// At Timeouts::no_progress it is dropped. The job fails instead when that would drop
-// everybody, when all whose clocks run lack something at one server, which hears nobody
-// (a member that lacks the views of one server can contribute to none), when an
-// engine does not answer, when a decision does not come, and when everybody waits for a
-// little longer than that and no member moves by its own account: then no server says
-// why. While nobody waits no clock runs: all may compute as long as they like. Nor does one
-// run while bytes cross to a backup, for which everybody may have to wait.
+//   seeds        blocks have no values, it must provide them, and a member waits
+//   is missed    others are in a barrier, and it is not in it and does not wait
+//   is cut off   it reports that it waits, but no server holds anything from it
+// At Timeouts::no_progress the member is dropped. The job fails instead if
+//   - all members would be dropped;
+//   - all members whose clocks run lack something at the same server, and that server
+//     receives nothing (a member without the views of one server cannot contribute to any);
+//   - an engine does not answer, or a decision does not arrive;
+//   - all members wait for a little longer than that, none reports progress, and no server
+//     says why.
+// No clock runs while no member waits, so all may compute as long as they like. No clock
+// runs while bytes are sent to a backup, which may delay all members.
 //
-// Thread safety: none; pure, but for what it remembers of the looks before.
+// Thread safety: none.
 #pragma once
 
 #include <cstdint>
@@ -36,7 +39,7 @@
 
 namespace syncline {
 
-// A member of the committed epoch, by its own account.
+// A member of the committed epoch, as it reports itself.
 struct StallMember {
   uint32_t rank = 0;
   uint64_t step = 0;
@@ -54,57 +57,58 @@ struct StallServer {
 
 struct StallVerdict {
   std::vector<Drop> drops = {};
-  std::string failure = {};  // not empty: the job fails, and this is why
+  std::string failure = {};  // not empty: the job fails for this reason
 };
 
 class StallWatch {
  public:
   explicit StallWatch(const Timeouts& timeouts) : timeouts_(timeouts) {}
 
-  // What a server of the job says in a heartbeat.
+  // A heartbeat of one of the job's servers.
   void Said(uint32_t server, const Heartbeat& beat, const JobProgress& progress);
-  // The server is gone: it waits for nobody. What was done there stays done.
+  // The server is lost. Its contributions still count.
   void Lost(uint32_t server);
-  // A decision went out.
+  // A decision was sent.
   void Decided() { undecided_for_ = absl::ZeroDuration(); }
 
   StallVerdict Look(absl::Duration now, const std::vector<StallMember>& members,
                     const std::vector<StallServer>& servers);
 
-  // Bytes cross to a backup. As of the last look.
+  // Whether bytes were being sent to a backup at the last Look.
   bool backups_move() const { return backups_move_; }
 
-  // What holds the job up longest, for status; empty while nothing does so for a failure
+  // What has held up the job longest, for status. Empty before it did so for a failure
   // timeout.
   const std::string& held_up() const { return held_up_; }
 
-  // Of all servers, as they last said: steps of blocks, and contributions of a rank.
+  // Sums of the latest reports of all servers: steps of blocks, and contributions of a
+  // rank.
   uint64_t completed() const;
   uint64_t contributed(uint32_t rank) const;
-  uint32_t trained() const;  // blocks
+  uint32_t trained() const;  // number of trained blocks
 
  private:
   struct Word {
     JobProgress progress = {};
     uint64_t bytes = 0;
     absl::Duration silent = {};
-    absl::Duration stood = {};  // bytes did not change for so long
-    absl::Duration backup_stood = absl::InfiniteDuration();  // likewise, to its backup
+    absl::Duration stood = {};                               // time since `bytes` changed
+    absl::Duration backup_stood = absl::InfiniteDuration();  // the same for backup bytes
   };
   struct Clock {
     uint64_t moved = 0;
     absl::Duration stood = {};
-    uint64_t step = 0;  // of the member's own account
+    uint64_t step = 0;  // as the member reports
     uint64_t bytes = 0;
-    // Of the present look.
+    // Set by each Look.
     bool runs = false;
     std::string why = {};
-    std::vector<uint32_t> owed_to = {};  // servers, also those that it must seed
-    bool is_cut_off = false;             // from any of them
+    std::vector<uint32_t> owed_to = {};  // servers that it owes contributions or seeds
+    bool is_cut_off = false;             // from one of them
   };
 
   void Advance(absl::Duration passed, const std::vector<StallMember>& members);
-  // Whether it moved.
+  // Returns whether the member made progress.
   bool AdvanceMember(const StallMember& member, absl::Duration passed);
   std::string WhyItRuns(const StallMember& member, Clock& clock) const;
   std::string FailureOfServers(const std::vector<StallMember>& members,
@@ -118,16 +122,16 @@ class StallWatch {
 
   const Timeouts timeouts_;
   std::map<uint32_t, Word> words_;  // by server
-  // Of servers that are gone.
+  // Totals of lost servers.
   uint64_t past_completed_ = 0;
   std::map<uint32_t, uint64_t> past_contributed_;  // by rank
-  std::map<uint32_t, Clock> clocks_;               // by rank, also of those who are gone
+  std::map<uint32_t, Clock> clocks_;               // by rank, including former members
   std::optional<absl::Duration> looked_at_;
   uint32_t least_unseeded_ = ~uint32_t{0};
   absl::Duration undecided_for_ = {};
-  absl::Duration all_waited_for_ = {};  // and no member says that it moved
-  absl::Duration all_stood_for_ = {};   // nor does a server that bytes cross
-  // Of the present look.
+  absl::Duration all_waited_for_ = {};  // all wait, and no member reports progress
+  absl::Duration all_stood_for_ = {};   // the same, and no server's bytes change
+  // Set by each Look.
   bool somebody_waits_ = false;
   bool somebody_in_barrier_ = false;
   bool seeding_moved_ = false;

@@ -1,4 +1,4 @@
-// Who is found to hold up a job, and after how long: cases by hand.
+// Which members or servers are found to hold up a job, and after how long: cases by hand.
 #include "server/coordinator/stall.h"
 
 #include <gmock/gmock.h>
@@ -19,7 +19,7 @@ using ::testing::IsEmpty;
 
 constexpr absl::Duration kF = absl::Seconds(10);
 
-// Two servers of 10 blocks each, ranks 0 and 1; a look each second.
+// Two servers with 10 blocks each, and ranks 0 and 1. There is one look a second.
 class StallTest : public ::testing::Test {
  protected:
   StallTest() : watch_(Timeouts::Derive(kF)) {
@@ -35,7 +35,7 @@ class StallTest : public ::testing::Test {
   JobProgress::Member& Of(uint32_t server, uint32_t rank) {
     return progress_[server].members[rank];
   }
-  // Rank 0 has given its all to both servers, rank 1 nothing.
+  // Rank 0 has contributed everything to both servers, and rank 1 nothing.
   void OnlyRankZeroContributed() {
     for (const uint32_t server : {0u, 1u}) {
       Of(server, 0).waits = 10;
@@ -44,7 +44,7 @@ class StallTest : public ::testing::Test {
     members_[0].waits = true;
   }
 
-  // Until there is a verdict, at most for that time.
+  // Looks until there is a verdict, at most for that time.
   StallVerdict Watch(absl::Duration limit) {
     for (took_ = {}; took_ < limit; took_ += absl::Seconds(1)) {
       now_ += absl::Seconds(1);
@@ -92,7 +92,7 @@ TEST_F(StallTest, AMemberThatOwesIsDroppedAfterFiveTimeouts) {
   EXPECT_THAT(watch_.held_up(), HasSubstr("rank 1 owes step 20"));
 }
 
-// Of a block that takes longer than that on its cable, no message comes meanwhile.
+// While a block is on its cable for longer than that, no message arrives.
 TEST_F(StallTest, WhileBytesCrossNobodyIsTakenForStuck) {
   OnlyRankZeroContributed();
   members_[1].waits = true;
@@ -111,7 +111,8 @@ TEST_F(StallTest, UnevenStepsAreNamed) {
   const StallVerdict verdict = Watch(10 * kF);
   ASSERT_EQ(verdict.drops.size(), 1u);
   EXPECT_EQ(verdict.drops[0].rank, 1u);
-  EXPECT_THAT(verdict.drops[0].reason, HasSubstr("is in Barrier: uneven steps?"));
+  EXPECT_THAT(verdict.drops[0].reason,
+              HasSubstr("is in Barrier: do workers make different numbers of steps?"));
 }
 
 TEST_F(StallTest, ClaimingToWaitDoesNotHelp) {
@@ -152,7 +153,7 @@ TEST_F(StallTest, AMemberWithNothingHeldThatClaimsToWaitIsDropped) {
   const StallVerdict verdict = Watch(10 * kF);
   ASSERT_EQ(verdict.drops.size(), 1u);
   EXPECT_EQ(verdict.drops[0].rank, 1u);
-  EXPECT_THAT(verdict.drops[0].reason, HasSubstr("no server holds anything of it"));
+  EXPECT_THAT(verdict.drops[0].reason, HasSubstr("no server has held anything of it"));
 }
 
 TEST_F(StallTest, AMemberThatOthersMissInTheBarrierIsDropped) {
@@ -217,7 +218,7 @@ TEST_F(StallTest, AServerIsToBlameWhoseViewsAMemberNeedsForAllOthers) {
   const StallVerdict verdict = Watch(10 * kF);
   EXPECT_THAT(verdict.drops, IsEmpty());
   EXPECT_THAT(verdict.failure,
-              HasSubstr("server 0 (left) lacks what other servers have"));
+              HasSubstr("server 0 (left) lacks contributions that other servers have"));
 }
 
 // Rank 0 cannot give the left server its first values; rank 1 waits for them, and its
@@ -230,7 +231,7 @@ TEST_F(StallTest, AServerThatCannotBeSeededIsToBlame) {
   const StallVerdict verdict = Watch(10 * kF);
   EXPECT_THAT(verdict.drops, IsEmpty());
   EXPECT_THAT(verdict.failure,
-              HasSubstr("server 0 (left) lacks what other servers have"));
+              HasSubstr("server 0 (left) lacks contributions that other servers have"));
   EXPECT_LE(took_, 5 * kF + absl::Seconds(2));
 }
 
@@ -238,14 +239,14 @@ TEST_F(StallTest, WhenAllWaitAndNoServerHoldsAnythingTheJobFails) {
   members_[0].waits = members_[1].waits = true;
   progress_[1].step = 19;
   const StallVerdict verdict = Watch(10 * kF);
-  EXPECT_THAT(verdict.failure, AllOf(HasSubstr("every member waits"),
+  EXPECT_THAT(verdict.failure, AllOf(HasSubstr("all members wait"),
                                      HasSubstr("server 1 (right) is still at step 19")));
 }
 
 TEST_F(StallTest, ALoneMemberThatWaitsInVainFailsTheJob) {
   members_.erase(1);
   members_[0].waits = true;
-  EXPECT_THAT(Watch(10 * kF).failure, HasSubstr("every member waits"));
+  EXPECT_THAT(Watch(10 * kF).failure, HasSubstr("all members wait"));
 }
 
 TEST_F(StallTest, AServerWhoseFiguresAlwaysGrowHoldsNobodyForever) {
@@ -258,7 +259,7 @@ TEST_F(StallTest, AServerWhoseFiguresAlwaysGrowHoldsNobodyForever) {
     ++progress_[1].step;
     ++progress_[1].completed;
   };
-  EXPECT_THAT(Watch(40 * kF).failure, HasSubstr("every member waits"));
+  EXPECT_THAT(Watch(40 * kF).failure, HasSubstr("all members wait"));
   EXPECT_LE(took_, 31 * kF);
 }
 
@@ -267,13 +268,14 @@ TEST_F(StallTest, AServerThatSaysNothingIsNamed) {
   members_[0].waits = members_[1].waits = true;
   Of(0, 0).waits = Of(0, 1).waits = 1;
   EXPECT_THAT(Watch(10 * kF).failure,
-              HasSubstr("server 1 (right) never said what it holds"));
+              HasSubstr("server 1 (right) has never reported what it holds"));
 }
 
 TEST_F(StallTest, ASilentEngineIsFoundThoughNobodyWaits) {
   each_second_ = [&] { silent_[1] += absl::Seconds(1); };
   EXPECT_THAT(Watch(10 * kF).failure,
-              AllOf(HasSubstr("server 1 (right) beats"), HasSubstr("did not answer")));
+              AllOf(HasSubstr("server 1 (right) sends heartbeats"),
+                    HasSubstr("has not answered")));
 }
 
 TEST_F(StallTest, AnUndecidedStepEndsOnlyWhenAllWait) {

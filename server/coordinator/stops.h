@@ -1,5 +1,6 @@
-// The ranks of a job whose launchers are stopping them: which life of each is to end, how
-// long that may take, and at whose word. What follows from it is the job's (job_stop.cc).
+// The ranks of a job that are being stopped by their launchers. For each this holds the
+// incarnation that is to end, the time limit, and the launcher. job_stop.cc decides what
+// follows.
 #pragma once
 
 #include <cstdint>
@@ -15,8 +16,8 @@ namespace syncline {
 class Stops {
  public:
   struct Stop {
-    uint32_t incarnation = 0;   // the life that is to end
-    absl::Duration until = {};  // a rank that still has a stream then lives on
+    uint32_t incarnation = 0;   // the incarnation that is to end
+    absl::Duration until = {};  // a rank that is still connected then is not stopped
     std::string by;             // "Ctrl-C to the launcher at gpu-3, run 7"
   };
 
@@ -25,16 +26,16 @@ class Stops {
   // REQUIRES: contains(rank).
   const Stop& at(uint32_t rank) const { return stops_.at(rank); }
   std::vector<uint32_t> ranks() const;
-  // Of the lowest rank. REQUIRES: !empty().
+  // Launcher of the lowest rank. REQUIRES: !empty().
   const std::string& by() const { return stops_.begin()->second.by; }
-  // The last launcher that was told to end, also when none of its ranks is here any more;
-  // empty: none was.
+  // The last launcher that was told to end, even if none of its ranks is left. Empty:
+  // none.
   const std::string& last_by() const { return last_by_; }
 
   void NoteLauncher(std::string by) { last_by_ = std::move(by); }
-  // At the word of the launcher noted last.
+  // Notes that the launcher of the last NoteLauncher stops this rank.
   void Add(uint32_t rank, uint32_t incarnation, absl::Duration until);
-  // True when it was being stopped.
+  // Returns whether the rank was being stopped.
   bool Forget(uint32_t rank) { return stops_.erase(rank) != 0; }
 
  private:

@@ -11,17 +11,20 @@ namespace {
 
 constexpr absl::Duration kWindow = absl::Seconds(10);
 constexpr uint64_t kStepsOfWindow = 3;
-// Without a step of each; without so many.
+// A window ends after kLongestStandstill if some member makes no step in it, and after
+// kLongestWindow if some member makes few.
 constexpr absl::Duration kLongestStandstill = absl::Minutes(1);
 constexpr absl::Duration kLongestWindow = absl::Minutes(3);
-// A window adds no more to how long a suspect has been one: time is no evidence, steps are.
+// Limit on the time that one window adds to a suspicion, since steps are evidence and
+// time is not.
 constexpr absl::Duration kMostOfWindow = absl::Seconds(20);
-// A step may have begun before the window, and what a member says may be late.
+// A step may have begun before the window, and a report may be late.
 constexpr double kMostOfTime = 2;
-// Of what the slowest takes longer the others wait for so much longer than it does.
+// Share of the slowest member's extra time for which the others must wait longer than it
+// does.
 constexpr double kWaitsFor = 0.5;
-// Servers that take pushes one after the other make somebody the last: of two members it
-// seems twice as slow, of three half as slow again.
+// Servers that take pushes one after the other make some member the last. Of two members,
+// the last seems twice as slow; of three, 1.5 times.
 constexpr double kLeastLinkFactor = 2;
 constexpr size_t kLeastLinkMembers = 3;
 
@@ -55,8 +58,8 @@ void StragglerWatch::Clear() {
 }
 
 void StragglerWatch::Look(const JobView& job, absl::Duration now) {
-  if (job.phase !=
-      "running") {  // for a moment, or for long: no step is as it is otherwise
+  // For a moment, or for long: no step is as it is otherwise.
+  if (job.phase != JobPhase::kRunning) {
     since_.reset();
     return Clear();
   }
@@ -105,7 +108,7 @@ std::vector<StragglerWatch::Figures> StragglerWatch::FiguresOf(
     for (size_t i = 0; i < figures.step.seconds.size(); ++i) {
       double& seconds = figures.step.seconds[i];
       seconds = (seconds - before.phases.seconds[i]) / steps;
-      // Workers say what they like. NaN is less than nothing, too.
+      // Workers may report anything. The test refuses NaN, too.
       if (!(seconds >= 0)) return {};
     }
     const double most = kMostOfTime * absl::ToDoubleSeconds(length) / steps;
@@ -124,7 +127,8 @@ bool StragglerWatch::IsStraggler(const Figures& slowest, const Figures& next,
                                  double waits, size_t members) const {
   const double excess = slowest.own - next.own;
   if (!(next.own > 0) || !(excess > 0)) return false;
-  // All wait for servers: what the others wait longer is for it.
+  // All members wait for servers. What the others wait longer is due to the slowest
+  // member.
   if (!(waits - slowest.waits >= kWaitsFor * excess)) return false;
   const bool is_by_link = IsByLink(slowest.step, next.step, excess);
   if (is_by_link && members < kLeastLinkMembers) return false;

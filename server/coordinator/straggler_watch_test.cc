@@ -1,4 +1,4 @@
-// Whom the others wait for, from what workers say of their steps.
+// For which member the others wait, from what workers report of their steps.
 #include "server/coordinator/straggler_watch.h"
 
 #include <gtest/gtest.h>
@@ -13,14 +13,14 @@ namespace {
 class StragglerWatchTest : public ::testing::Test {
  protected:
   StragglerWatchTest() {
-    job_.phase = "running";
+    job_.phase = JobPhase::kRunning;
     for (uint32_t rank = 0; rank < 3; ++rank) {
       job_.members.push_back({.rank = rank, .incarnation = 7 + rank, .name = "host:1"});
     }
   }
 
-  // Steps of so many seconds, of which each member computes for a part, and waits for the
-  // rest.
+  // Makes steps of this many seconds. Each member computes for a part of them, and waits
+  // for the rest.
   void Step(const std::vector<double>& computes, double length = 1) {
     for (size_t rank = 0; rank < computes.size(); ++rank) {
       MemberView& member = job_.members[rank];
@@ -199,10 +199,10 @@ TEST_F(StragglerWatchTest, IsForgottenWhileTheJobStandsStill) {
 TEST_F(StragglerWatchTest, IsForgottenInAnotherPhase) {
   Train(31, {0.2, 0.9, 0.3});
   ASSERT_TRUE(watch_.suspect());
-  job_.phase = "waiting";
+  job_.phase = JobPhase::kWaiting;
   Train(100, {0.2, 0.9, 0.3});
   EXPECT_FALSE(watch_.suspect());
-  job_.phase = "running";
+  job_.phase = JobPhase::kRunning;
   Train(11, {0.2, 0.9, 0.3});
   EXPECT_FALSE(watch_.suspect()) << "the first window";
   Train(10, {0.2, 0.9, 0.3});

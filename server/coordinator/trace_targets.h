@@ -1,4 +1,4 @@
-// The members that have to be told when the steps of a job are to be traced.
+// The members that must be told to trace steps of a job.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@ namespace syncline {
 
 struct TraceTarget {
   enum class Role { kServer, kWorker } role = Role::kServer;
-  uint32_t number = 0;  // rank of a worker
+  uint32_t number = 0;  // number of the server, or rank of the worker
   uint32_t incarnation = 0;
   std::string name = {};
   uint64_t connection = 0;
@@ -20,7 +20,7 @@ struct TraceTarget {
 
 struct TraceTargets {
   uint32_t job = 0;
-  std::vector<TraceTarget> members = {};  // servers, then workers, each by number
+  std::vector<TraceTarget> members = {};  // servers, then workers; each by number
   std::shared_ptr<const DeclaredJob> declared = {};
 };
 

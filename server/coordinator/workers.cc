@@ -9,7 +9,7 @@
 namespace syncline {
 namespace {
 
-// Heartbeats that a living process misses under load.
+// Number of heartbeats that a living process may miss under load.
 constexpr int kMissedBeats = 2;
 
 }  // namespace
@@ -55,7 +55,7 @@ void Workers::Hear(uint32_t rank, const Heartbeat& beat, absl::Duration now) {
   JobWorker& worker = workers_.at(rank);
   const CompressionFigures& said = beat.compression;
   const CompressionFigures& before = worker.beat.compression;
-  // Both only grow in one life.
+  // Both only grow during one incarnation.
   if (said.pushed_values >= before.pushed_values &&
       said.pushed_value_bytes >= before.pushed_value_bytes) {
     pushed_.pushed_values += said.pushed_values - before.pushed_values;
@@ -101,8 +101,8 @@ absl::Status Workers::CheckMayLack(uint32_t rank, const std::string& job,
   if (!serves || CountInsiders(host) > 1) return absl::OkStatus();
   return absl::FailedPreconditionError(
       absl::StrCat(Named(rank),
-                   " is the last worker of a host that has servers of the job, which its "
-                   "launcher may end with it"));
+                   " is the last worker on a host with servers of the job, and its "
+                   "launcher may end them with it"));
 }
 
 // ---- How far they are ----
@@ -167,13 +167,13 @@ void Workers::NoteBarriers(uint64_t barriers) {
 
 bool Workers::EnterBarrier(uint32_t rank, uint64_t barrier) {
   JobWorker& worker = workers_.at(rank);
-  // One that comes back says it with its hello, and perhaps again.
+  // A worker that returns reports its barrier with its hello, and may report it again.
   if (barrier < worker.next_barrier) return false;
   worker.barrier = barrier;
   return true;
 }
 
-// Each is released from its own.
+// Each worker is released from its own barrier number.
 std::vector<ToMember> Workers::EndBarrier() {
   bool is_anyone = false;
   for (const auto& [rank, worker] : workers_) {

@@ -1,14 +1,14 @@
-// The workers of a job that are alive, by rank: what each has said of itself, how far they
-// are, and the barrier that they are in. One that was welcomed is a member of a committed
-// epoch; one that is outside waits until it may be (readmission.h); one that is awaited was
-// a member under an earlier coordinator, and has not come back yet.
+// The living workers of a job, by rank: what each has reported, its step, and its
+// barrier. A welcomed worker is a member of a committed epoch. An outside worker waits
+// until it may join (readmission.h). An awaited worker was a member under a previous
+// coordinator, and has not come back yet.
 //
 //   Workers workers(timeouts.heartbeat_interval);
 //   workers.Add(3, {.connection = 7, .name = "gpu7:4711", .heard_at = now});
 //   workers.Named(3);              // "worker 3 (gpu7:4711)"
 //   workers.Find(3, incarnation);  // null once another process has that rank
 //
-// Thread safety: none; pure, but for what it remembers.
+// Thread safety: none.
 #pragma once
 
 #include <cstdint>
@@ -36,17 +36,17 @@ struct JobWorker {
   bool connected = true;
   bool outside = false;     // waits until it may join (readmission.h)
   bool welcomed = false;    // member of a committed epoch
-  uint64_t first_step = 0;  // once welcomed
+  uint64_t first_step = 0;  // valid if welcomed
   Heartbeat beat = {};
   absl::Duration heard_at = {};
   absl::Duration disconnected_at = {};
   std::optional<uint64_t> barrier = {};  // the one it is in
-  uint64_t next_barrier = 0;             // by its count: all before it are over
-  uint64_t barriers = 0;                 // of the job that it knows to be over
-  uint64_t epoch = 0;                    // the last one that it was told
-  uint64_t left_out = 0;                 // steps that were closed without it
-  bool is_awaited = false;               // since the coordinator was started anew
-  std::string codec = {};                // the last one that it chose
+  uint64_t next_barrier = 0;  // in its own count: all barriers before this one are over
+  uint64_t barriers = 0;      // number of the job's barriers that it knows to be over
+  uint64_t epoch = 0;         // last epoch that it was told
+  uint64_t left_out = 0;      // steps that were closed without it
+  bool is_awaited = false;    // not back yet after a coordinator restart
+  std::string codec = {};     // the codec that it chose last
 };
 
 class Workers {
@@ -63,7 +63,8 @@ class Workers {
   // REQUIRES: contains(rank).
   JobWorker& at(uint32_t rank) { return workers_.at(rank); }
   const JobWorker& at(uint32_t rank) const { return workers_.at(rank); }
-  // Null when there is none; the second form: or when another life has its rank.
+  // Return null if no worker has this rank or, in the second form, if another incarnation
+  // has it.
   JobWorker* Find(uint32_t rank);
   const JobWorker* Find(uint32_t rank) const;
   JobWorker* Find(uint32_t rank, uint32_t incarnation);
@@ -77,55 +78,58 @@ class Workers {
   // REQUIRES: contains(rank).
   void Hear(uint32_t rank, const Heartbeat& beat, absl::Duration now);
 
-  // ---- Who counts ----
+  // ---- Members ----
 
   bool HasInsiders() const { return CountInsiders("") > 0; }
-  // Whether those inside are these lives.
+  // Whether the workers that are not outside are exactly these incarnations.
   bool AreMembers(const std::vector<MemberRecord>& members) const;
   size_t awaited() const;
-  // By its stream, or its silence.
+  // Whether its stream is broken, or some heartbeats are missing.
   bool MayBeDead(const JobWorker& worker, absl::Duration now) const;
-  // FailedPrecondition: what of that job would end with that worker, when `serving` are the
-  // hosts that have servers of it. REQUIRES: contains(rank).
+  // Fails with FailedPrecondition if the job or some of its servers may end with that
+  // worker. `serving` are the hosts that have servers of the job. REQUIRES:
+  // contains(rank).
   absl::Status CheckMayLack(uint32_t rank, const std::string& job,
                             const std::set<std::string>& serving) const;
 
-  // ---- How far they are ----
+  // ---- Progress ----
 
-  // Of all that were heard; of those that are gone when there is none. One that has just
-  // come is where it begins.
+  // Lowest step of the members that have been heard, at least the step at which each
+  // joined. If there is none, the highest step that former members had reached.
   uint64_t LowestStep() const;
   uint64_t HighestStep() const;
-  // Of those that have stepped. Before that one waits for the step that it joined at.
+  // Highest step of the members that have made a step. Before its first one, a member
+  // reports the step that it joined at.
   uint64_t ReachedStep() const;
-  // Steps were made that no worker here may know of.
+  // Notes that the job has reached `step`, which no worker here may know.
   void NoteStep(uint64_t step);
-  // Values that were pushed, and their bytes, of all lives of all workers.
+  // Number of pushed values and their bytes, of all incarnations of all workers.
   const CompressionFigures& pushed() const { return pushed_; }
-  // Those that are awaited were heard at `awaited_since`.
+  // Awaited workers count as heard at `awaited_since`.
   std::vector<MemberView> View(absl::Duration now, absl::Duration awaited_since) const;
 
   // ---- Barriers ----
 
-  // That are over.
+  // Number of barriers that are over.
   uint64_t barriers() const { return barriers_; }
-  // So many are, as a worker knows that comes back.
+  // Notes that this number of barriers is over, as a returning worker reports.
   void NoteBarriers(uint64_t barriers);
-  // False when that one is over already. REQUIRES: contains(rank).
+  // Returns false if that barrier is over already. REQUIRES: contains(rank).
   bool EnterBarrier(uint32_t rank, uint64_t barrier);
-  // If all members that are alive are in one, it is over. To be told to each of them.
+  // Ends the barrier if all members are in it. Returns the messages to the members.
   std::vector<ToMember> EndBarrier();
-  // Everybody was in a barrier that is over; anyone who does not know of that is in it still.
+  // Releases members that are in a barrier that is over, because they have not heard of
+  // its end. Returns the messages to them.
   std::vector<ToMember> ReleaseThoseLeftBehind();
 
  private:
-  // On that host; empty: on all.
+  // Number of workers on that host that are not outside. Empty: on all hosts.
   size_t CountInsiders(const std::string& host) const;
 
   const absl::Duration interval_;
   std::map<uint32_t, JobWorker> workers_;
   uint64_t barriers_ = 0;
-  uint64_t last_step_ = 0;  // of those who are gone
+  uint64_t last_step_ = 0;  // highest step of former members
   CompressionFigures pushed_ = {};
 };
 

@@ -100,7 +100,7 @@ TEST_F(WorkersTest, TheLastWorkerOfAHostThatServesCannotBeLacked) {
   EXPECT_EQ(workers_.CheckMayLack(2, "job", {"a"}), absl::OkStatus());
   const absl::Status last = workers_.CheckMayLack(2, "job", {"a", "b"});
   EXPECT_TRUE(absl::IsFailedPrecondition(last));
-  EXPECT_THAT(std::string(last.message()), HasSubstr("last worker of a host"));
+  EXPECT_THAT(std::string(last.message()), HasSubstr("last worker on a host"));
   EXPECT_EQ(workers_.CheckMayLack(0, "job", {"a"}), absl::OkStatus())
       << "its launcher has another one";
   workers_.at(1).outside = true;

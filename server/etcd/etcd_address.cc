@@ -44,10 +44,10 @@ std::string EtcdAddress::ToString() const {
 absl::StatusOr<EtcdAddress> ParseEtcdAddress(std::string_view text) {
   std::string rest(text);
   if (!rest.starts_with(kScheme)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("'", rest,
-                     "' is no address of etcd; write etcd://HOST:PORT,HOST:PORT/PREFIX, "
-                     "such as etcd://10.0.0.1:2379/syncline"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "'", rest,
+        "' is not an address of etcd; write etcd://HOST:PORT,HOST:PORT/PREFIX, "
+        "such as etcd://10.0.0.1:2379/syncline"));
   }
   rest.erase(0, kScheme.size());
   const size_t slash = rest.find('/');

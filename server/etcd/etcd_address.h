@@ -1,8 +1,9 @@
-// Where the coordinator's state is, in an etcd of one member or several:
+// Parses the address of the coordinator's state in an etcd of one or several members:
 //
 //   etcd://10.0.0.1:2379,10.0.0.2:2379,10.0.0.3:2379/syncline/training
 //
-// The path is a prefix of all keys: clusters of Syncline that share an etcd have one each.
+// The path is a prefix of all keys. Each Syncline cluster that uses the same etcd needs
+// its own prefix.
 #pragma once
 
 #include <string>
@@ -15,24 +16,27 @@
 namespace syncline {
 
 struct EtcdAddress {
-  std::vector<std::string> members;  // HOST:PORT, of clients
-  std::string prefix;                // "/syncline/training", without a slash at its end
+  std::vector<std::string> members;  // HOST:PORT of each member, for clients
+  std::string prefix;                // "/syncline/training", without a trailing slash
 
   std::string ToString() const;
 };
 
-// etcd's own TLS, apart from that of Syncline's members. Without a CA: plain text.
+// TLS of the connection to etcd, independent of the TLS between Syncline's processes.
+// Without a CA the connection uses plain text.
 struct EtcdTls {
-  std::string ca_file = {};    // whose certificates its members have   (--etcd-ca)
-  std::string cert_file = {};  // this coordinator's                    (--etcd-cert)
-  std::string key_file = {};   //                                       (--etcd-key)
+  std::string ca_file = {};    // authority of etcd's certificates        (--etcd-ca)
+  std::string cert_file = {};  // certificate of this coordinator         (--etcd-cert)
+  std::string key_file = {};   // key of that certificate                 (--etcd-key)
 };
 
-// InvalidArgument says what is wrong. Without a path the prefix is /syncline.
+// Fails with InvalidArgument, which says what is wrong. Without a path the prefix is
+// /syncline.
 absl::StatusOr<EtcdAddress> ParseEtcdAddress(std::string_view text);
 
-// InvalidArgument for files that do not go together, and for plain text to a member beyond
-// loopback, unless that is `insecure` on purpose: the state holds keys of jobs.
+// Fails with InvalidArgument for files that do not go together. Plain text to a member
+// beyond loopback also fails, unless `insecure` permits it, because the state contains
+// keys of jobs.
 absl::Status CheckEtcdTls(const EtcdAddress& address, const EtcdTls& tls, bool insecure);
 
 }  // namespace syncline

@@ -28,7 +28,7 @@ TEST(EtcdAddress, HasADefaultPrefix) {
 
 TEST(EtcdAddress, SaysWhatIsWrong) {
   EXPECT_THAT(WhyNot("http://a:2379"), HasSubstr("write etcd://HOST:PORT"));
-  EXPECT_THAT(WhyNot("etcd://a"), HasSubstr("'a' is no address"));
+  EXPECT_THAT(WhyNot("etcd://a"), HasSubstr("'a' is not an address"));
   EXPECT_THAT(WhyNot("etcd://a:2379,a:2379/x"), HasSubstr("names a:2379 twice"));
   EXPECT_THAT(WhyNot("etcd://a:0"), HasSubstr("names no port"));
   EXPECT_THAT(WhyNot("etcd://a:1/x//y"), HasSubstr("single '/' only"));

@@ -19,9 +19,9 @@
 namespace syncline {
 namespace {
 
-// After all members have failed at once.
+// Pause after all members have failed.
 constexpr absl::Duration kPause = absl::Milliseconds(100);
-// Certificates that are replaced are shown within so many seconds.
+// How often certificate files are read again, in seconds.
 constexpr unsigned kLookAgainSeconds = 1;
 
 bool IsNoAnswer(const grpc::Status& status) {
@@ -56,12 +56,12 @@ grpc::ChannelArguments MakeEtcdArguments(absl::Duration attempt) {
     return static_cast<int>(absl::ToInt64Milliseconds(time));
   };
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, milliseconds(kPause));
-  // An attempt to connect goes on while others are asked.
+  // An attempt to connect continues while other members are asked.
   arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, milliseconds(3 * attempt));
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, milliseconds(attempt));
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
-  // etcd takes a ping each 5 s, and no more.
+  // etcd accepts one ping in 5 s.
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, 10'000);
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 5'000);
   arguments.SetMaxReceiveMessageSize(kMaxRpcMessageBytes);
@@ -95,14 +95,14 @@ absl::Status EtcdClient::Ask(
   for (size_t tries = 0;; ++tries) {
     if (tries > 0 && tries % members_.size() == 0) {
       absl::SleepFor(kPause);
-      attempt *= 2;  // they may be slow, and not away
+      attempt *= 2;  // members may be slow, not unreachable
     }
     const absl::Duration left = until - clock_.Now();
     if (left <= absl::ZeroDuration()) break;
     const size_t index = (first + tries) % members_.size();
     Member& member = members_[index];
     grpc::ClientContext context;
-    // Otherwise gRPC would not look whether a member that was away is back.
+    // Otherwise gRPC would not notice that a member is back.
     context.set_wait_for_ready(true);
     SetDeadline(context, std::min(left, attempt));
     const grpc::Status status = call(member, context);
@@ -110,7 +110,8 @@ absl::Status EtcdClient::Ask(
       next_ = index;
       return FromGrpcStatus(status);
     }
-    // A call that has too little time for all of them leaves the others to the next one.
+    // The next call begins with the following member, even if this call has no time to
+    // ask it.
     size_t asked = index;
     next_.compare_exchange_strong(asked, (index + 1) % members_.size());
     last = absl::StrCat(member.address, ": ",
@@ -162,7 +163,7 @@ absl::StatusOr<absl::Duration> EtcdClient::KeepAlive(int64_t lease,
     const auto stream = member.lease->LeaseKeepAlive(&context);
     stream->Write(request);
     const bool is_answered = stream->Read(&reply);
-    // The answer is all: etcd keeps such a stream open.
+    // No more is needed, and etcd would keep the stream open.
     if (is_answered) context.TryCancel();
     const grpc::Status end = stream->Finish();
     if (is_answered) return grpc::Status::OK;

@@ -1,13 +1,15 @@
-// Calls to an etcd of one member or several: whichever answers.
+// Calls an etcd of one or several members, whichever answers.
 //
 //   SYNCLINE_ASSIGN_OR_RETURN(auto etcd, EtcdClient::Create(address, tls, absl::Seconds(1)));
 //   SYNCLINE_ASSIGN_OR_RETURN(auto found, etcd->Range(request, absl::Seconds(5)));
 //
-// A member that does not answer within an attempt is left for the next one, until `limit`
-// is over: Unavailable then, with what was heard last, and the next call goes on with the
-// member after it. Each round of all of them has attempts twice as long. So a call may have
-// been carried out more than once, or though it failed; whoever changes something must be
-// able to tell (etcd_store.h). What etcd refuses comes back at once.
+// If a member does not answer within an attempt, the next one is asked. An attempt lasts
+// as long as `attempt` says, and twice as long in each further round of all members.
+// After `limit` the call fails with Unavailable and the last error; the next call begins
+// with the following member. Other errors of etcd are returned at once.
+//
+// A call may therefore be carried out more than once, or although it failed. A caller
+// that changes something must be able to find out (etcd_store.h).
 //
 // Thread safety: any thread. Calls block.
 #pragma once
@@ -31,7 +33,7 @@ namespace syncline {
 
 class EtcdClient {
  public:
-  // Failure::kUsage for TLS files that cannot be read. Connects with the first call.
+  // Fails with Failure::kUsage if TLS files cannot be read. Connects with the first call.
   static absl::StatusOr<std::unique_ptr<EtcdClient>> Create(EtcdAddress address,
                                                             const EtcdTls& tls,
                                                             absl::Duration attempt);
@@ -40,13 +42,14 @@ class EtcdClient {
 
   absl::StatusOr<etcdserverpb::RangeResponse> Range(
       const etcdserverpb::RangeRequest& request, absl::Duration limit);
-  // `attempts` counts how often it was asked for, where that is given.
+  // Adds the number of attempts to `attempts`, if given.
   absl::StatusOr<etcdserverpb::TxnResponse> Txn(const etcdserverpb::TxnRequest& request,
                                                 absl::Duration limit,
                                                 int* attempts = nullptr);
   absl::StatusOr<etcdserverpb::LeaseGrantResponse> Grant(absl::Duration ttl,
                                                          absl::Duration limit);
-  // What is left of it from now on; NotFound when it has ended.
+  // Renews the lease, and returns its remaining time. Fails with NotFound if it has
+  // ended.
   absl::StatusOr<absl::Duration> KeepAlive(int64_t lease, absl::Duration limit);
   absl::Status Revoke(int64_t lease, absl::Duration limit);
 
@@ -68,7 +71,8 @@ class EtcdClient {
   const absl::Duration attempt_;
   const SteadyClock clock_;
   std::vector<Member> members_;
-  std::atomic<size_t> next_ = 0;  // of members_: whom the next call asks first
+  // Index in members_ of the member that the next call asks first.
+  std::atomic<size_t> next_ = 0;
 };
 
 }  // namespace syncline

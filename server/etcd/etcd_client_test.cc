@@ -14,7 +14,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// A member that takes its time for each answer.
+// A member that takes a given time for each answer.
 class SlowMember final : public etcdserverpb::KV::Service {
  public:
   explicit SlowMember(absl::Duration takes) : takes_(takes) {
@@ -35,7 +35,7 @@ class SlowMember final : public etcdserverpb::KV::Service {
   RunningServer running_;
 };
 
-// As with members of which some are away when this process starts.
+// As when some members are unreachable when this process starts.
 TEST(EtcdClientTest, ACallGoesOnWhereTheOneBeforeGaveUp) {
   const DeadEtcd first;
   const DeadEtcd second;
@@ -43,7 +43,7 @@ TEST(EtcdClientTest, ACallGoesOnWhereTheOneBeforeGaveUp) {
   const auto client =
       *EtcdClient::Create({{first.address(), second.address(), third.address()}, "/x"},
                           {}, absl::Milliseconds(500));
-  // Long enough for two of them.
+  // Enough time for two members.
   EXPECT_TRUE(Eventually([&] {
     return client->Range(etcdserverpb::RangeRequest(), absl::Seconds(1)).ok();
   }));

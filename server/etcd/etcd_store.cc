@@ -15,22 +15,23 @@
 namespace syncline {
 namespace {
 
-// How a value begins: what follows, and the number of the attempt that wrote it.
-constexpr char kWhole = 'w';    // then the value
-constexpr char kInParts = 'p';  // then how many bytes it has, in decimal
+// A stored value begins with one of these, followed by the token of the change that wrote
+// it.
+constexpr char kWhole = 'w';    // then comes the value
+constexpr char kInParts = 'p';  // then comes the number of bytes, in decimal
 constexpr size_t kTokenBytes = 16;
 constexpr size_t kHeadBytes = 1 + kTokenBytes;
 
-// Of one call, after which it looks whether it still leads.
+// Limit of one call. After each it checks whether this coordinator still leads.
 constexpr absl::Duration kSlice = absl::Seconds(2);
-// A member that has too much to do says so at once.
+// An overloaded member refuses at once, so the next attempt waits a little.
 constexpr absl::Duration kPause = absl::Milliseconds(100);
-// For a read that etcd refuses each time, although this coordinator leads.
+// Limit of a read that fails again and again, although this coordinator leads.
 constexpr absl::Duration kReadLimit = absl::Minutes(1);
-// Each of 1 MiB, perhaps: what a slow member sends within an attempt.
+// Each may have 1 MiB. A slow member must be able to send them within one attempt.
 constexpr int64_t kKeysAtOnce = 4;
 constexpr int64_t kPartsAtOnce = 4;
-// Each time another writer was faster, and etcd has forgotten since.
+// A read is tried again if etcd has compacted its revision, because of a newer write.
 constexpr int kReadAttempts = 5;
 
 std::string DrawToken() {
@@ -42,7 +43,8 @@ std::string DrawToken() {
   return absl::BytesToHexString(token);
 }
 
-// The first key beyond all that begin with `prefix`, which has a byte below 0xff at its end.
+// Returns the first key after all keys that begin with `prefix`. REQUIRES: the last byte
+// of `prefix` is less than 0xff.
 std::string EndOf(std::string prefix) {
   ++prefix.back();
   return prefix;
@@ -75,7 +77,8 @@ std::string EtcdStore::ValueKey(std::string_view key) const {
   return absl::StrCat(etcd_.address().prefix, "/state/", std::string(key));
 }
 
-// The length comes first, so that no key's parts are among another's.
+// The length of the key comes first, so that the prefix of one key's parts is not a
+// prefix of another's.
 std::string EtcdStore::PartsKey(std::string_view key, std::string_view token) const {
   const std::string all = absl::StrCat(etcd_.address().prefix, "/parts/", key.size(), "/",
                                        std::string(key), "/");
@@ -127,7 +130,7 @@ absl::StatusOr<std::string> EtcdStore::Assemble(std::string_view key,
   size_t bytes = 0;
   if (!absl::SimpleAtoi(stored.substr(kHeadBytes), &bytes) ||
       bytes > kMaxStateValueBytes) {
-    return absl::DataLossError("its size is no number");
+    return absl::DataLossError("its size is not a number");
   }
   const std::string end = EndOf(PartsKey(key, TokenOf(stored)));
   std::string begin = PartsKey(key, TokenOf(stored));
@@ -157,7 +160,7 @@ absl::StatusOr<std::optional<Versioned>> EtcdStore::Load(std::string_view key) {
       return std::optional<Versioned>({found->kvs(0).version(), *std::move(value)});
     }
     last = value.status();
-    if (last.code() != absl::StatusCode::kOutOfRange) break;  // etcd has it no more
+    if (last.code() != absl::StatusCode::kOutOfRange) break;  // etcd has compacted it
   }
   return Explain(absl::StrCat("read '", std::string(key), "'"), last);
 }
@@ -176,7 +179,7 @@ absl::StatusOr<std::map<std::string, Versioned>> EtcdStore::List(
       const auto found = Read(AllFrom(begin, end, kKeysAtOnce, revision));
       last = found.status();
       if (!last.ok()) break;
-      // Of the first page, for all: later ones say what etcd has by then.
+      // All pages are read at the revision of the first one.
       if (revision == 0) revision = found->header().revision();
       for (const auto& entry : found->kvs()) {
         const std::string key = entry.key().substr(root.size());
@@ -205,7 +208,7 @@ absl::StatusOr<etcdserverpb::TxnResponse> EtcdStore::Guarded(
   change.add_failure()->mutable_request_range()->set_key(options_.guard.key);
   absl::StatusOr<etcdserverpb::TxnResponse> reply;
   do {
-    // Anew each time, as the lease may be renewed meanwhile.
+    // Computed each time, because the lease may have been renewed.
     const absl::Duration left = options_.time_left();
     if (left <= absl::ZeroDuration()) return DoesNotLead();
     reply = etcd_.Txn(change, std::min(left, kSlice), attempts);
@@ -244,7 +247,7 @@ absl::Status EtcdStore::Change(std::string_view key, int64_t expected_version,
   SYNCLINE_ASSIGN_OR_RETURN(const auto reply, Guarded(std::move(change), &attempts));
   if (reply.succeeded()) return absl::OkStatus();
   const auto& found = reply.responses(0).response_range();
-  // It is as this change makes it: by an attempt whose answer was lost.
+  // The value is as this change makes it: an attempt whose answer was lost has succeeded.
   const bool is_ours = found.kvs().empty() ? token.empty() && expected_version > kAbsent
                                            : TokenOf(found.kvs(0).value()) == token;
   if (attempts > 1 && is_ours) return absl::OkStatus();
@@ -265,7 +268,7 @@ absl::StatusOr<int64_t> EtcdStore::CompareAndSet(std::string_view key,
   put->set_value(is_whole
                      ? absl::StrCat(std::string(1, kWhole), token, std::string(value))
                      : absl::StrCat(std::string(1, kInParts), token, value.size()));
-  // Parts of earlier values, and of attempts that nobody finished.
+  // Deletes the parts of earlier values, and of changes that were never completed.
   const std::string all = PartsKey(key, "");
   AddDelete(all, PartsKey(key, token), change);
   AddDelete(EndOf(PartsKey(key, token)), EndOf(all), change);

@@ -1,16 +1,19 @@
-// A StateStore in etcd, for a coordinator that leads (leadership.h).
+// A StateStore in etcd, for the coordinator that leads (leadership.h).
 //
 //   EtcdStore store(*etcd, {.guard = leadership.guard(), .time_left = ...});
 //
-// Each change is one transaction that etcd carries out only while the guard holds: the key
-// of this coordinator's leadership is still the one that it made. So one that was replaced,
-// and does not know it yet, changes nothing, however long its request was on the way.
-// A version is etcd's own version of the key. A change whose answer was lost is tried again,
-// and known by a number that only this attempt has.
+// Each change is one transaction, which etcd carries out only while the guard holds: the
+// key of the leader is still the one that this coordinator made. So a coordinator that
+// was replaced and does not know it yet changes nothing, even if its request was on the
+// way for long. The version of a value is etcd's version of the key. A change whose
+// answer was lost is tried again. It is recognised by a random token that only this
+// change has.
 //
-// Values beyond what one request of etcd holds lie in parts, written before the value that
-// names them. Thread safety: any thread. Calls block, until `time_left` is over where etcd
-// does not answer.
+// A value that is too large for one request of etcd is stored in parts, which are written
+// before the value that names them.
+//
+// Thread safety: any thread. Calls block; if etcd does not answer, until `time_left` is
+// over.
 #pragma once
 
 #include <cstdint>
@@ -29,7 +32,7 @@
 
 namespace syncline {
 
-// Holds while `key` is the one that came to be at this revision of the store.
+// Holds while `key` was created at this revision of etcd.
 struct EtcdGuard {
   std::string key;
   int64_t create_revision = 0;
@@ -37,23 +40,23 @@ struct EtcdGuard {
 
 struct EtcdStoreOptions {
   EtcdGuard guard;
-  // For how long this coordinator still leads; none or less: it does not.
+  // Returns how long this coordinator still leads for certain. Zero or less: it does not
+  // lead.
   std::function<absl::Duration()> time_left;
 };
 
 class EtcdStore final : public StateStore {
  public:
-  // What one request may carry beside the rest: etcd takes 1.5 MiB unless it is told
-  // otherwise.
+  // Bytes in one request for a part. By default etcd accepts requests of up to 1.5 MiB.
   static constexpr size_t kPartBytes = size_t{1} << 20;
 
-  // `etcd` is borrowed, and outlives the store.
+  // `etcd` must outlive the store.
   EtcdStore(EtcdClient& etcd, EtcdStoreOptions options)
       : etcd_(etcd), options_(std::move(options)) {}
 
-  // Beside those of StateStore: Failure::kRetryable when this coordinator does not lead any
-  // more, Failure::kStateUnusable for what etcd refuses (no space left) or holds (written by
-  // a newer Syncline, or not whole).
+  // Besides the errors of StateStore: Failure::kRetryable if this coordinator does not
+  // lead any more, and Failure::kStateUnusable if etcd refuses the request (no space
+  // left) or the value is not usable (written by a newer Syncline, or incomplete).
   absl::StatusOr<std::optional<Versioned>> Load(std::string_view key) override;
   absl::StatusOr<int64_t> CompareAndSet(std::string_view key, int64_t expected_version,
                                         std::string_view value) override;
@@ -62,17 +65,18 @@ class EtcdStore final : public StateStore {
 
  private:
   std::string ValueKey(std::string_view key) const;
-  // Of one value of `key`, or of all where no token is given.
+  // Returns the prefix of the parts of one value of `key`, or of all its values if
+  // `token` is empty.
   std::string PartsKey(std::string_view key, std::string_view token) const;
 
-  // What leads to the value, as of one revision.
+  // Returns the value to which the entry `found` leads, as of one revision.
   absl::StatusOr<std::string> Assemble(std::string_view key,
                                        const etcdserverpb::KeyValue& found,
                                        int64_t revision);
   absl::Status PutParts(std::string_view key, std::string_view token,
                         std::string_view value);
-  // Carries it out while the guard holds and `key` has this version. `token` is that of the
-  // value afterwards; empty: there is none.
+  // Carries out the change if the guard holds and `key` has this version. `token` is that
+  // of the new value. Empty: the change erases the value.
   absl::Status Change(std::string_view key, int64_t expected_version,
                       std::string_view token, etcdserverpb::TxnRequest change);
   absl::StatusOr<etcdserverpb::TxnResponse> Guarded(etcdserverpb::TxnRequest change,

@@ -25,7 +25,7 @@ using ::testing::HasSubstr;
 
 constexpr absl::Duration kTtl = absl::Seconds(60);
 
-// A store of a coordinator that leads.
+// The store of a coordinator that leads.
 class LeadingStore final : public StateStore {
  public:
   explicit LeadingStore(std::unique_ptr<EtcdClient> etcd)
@@ -63,7 +63,7 @@ class LeadingStore final : public StateStore {
     SYNCLINE_CHECK(Eventually([this] { return leadership_.leads(); }));
     EtcdStoreOptions options;
     options.guard = leadership_.guard();
-    // As one whose clock has not told it yet.
+    // As for a coordinator whose clock has not yet told it that its time is over.
     options.time_left = [] { return kTtl; };
     return std::make_unique<EtcdStore>(*etcd_, std::move(options));
   }
@@ -102,7 +102,7 @@ TEST_F(EtcdStoreTest, HoldsWhatOneRequestCannotAndLeavesNothingBehind) {
   std::string large(3 * EtcdStore::kPartBytes + 17, '\0');
   for (size_t i = 0; i < large.size(); ++i) large[i] = static_cast<char>(i * 7 + i / 999);
   ASSERT_EQ(*store.CompareAndSet("job/1", kAbsent, large), 1);
-  // Its parts are none of this one's.
+  // The parts of this key must not count as parts of the other one.
   ASSERT_EQ(*store.CompareAndSet("job/1/2", kAbsent, large), 1);
   EXPECT_EQ((*store.Load("job/1"))->value, large);
   EXPECT_EQ(store.List("job/")->at("job/1").value, large);
@@ -131,8 +131,8 @@ TEST_F(EtcdStoreTest, ListsMoreThanOneReplyHolds) {
   EXPECT_EQ(store.List("e/")->size(), 100u);
 }
 
-// The promise on which all rests: whoever was replaced stores nothing, also when it does
-// not know it.
+// All promises depend on this one: a leader that was replaced stores nothing, even if it
+// does not know that it was replaced.
 TEST_F(EtcdStoreTest, ALeaderThatWasReplacedStoresNothing) {
   TestEtcd etcd;
   LeadingStore old(etcd.Connect("/fence"));
@@ -177,7 +177,7 @@ TEST_F(EtcdStoreTest, TellsThatAValueIsOfNobodyWeKnow) {
               HasSubstr("written by a newer Syncline, or by something else"));
 }
 
-// Passes on what comes, and loses answers.
+// Passes requests on to a real member, and loses answers.
 class LosingEtcd final : public etcdserverpb::KV::Service {
  public:
   explicit LosingEtcd(const std::string& target)
@@ -189,9 +189,9 @@ class LosingEtcd final : public etcdserverpb::KV::Service {
 
   void Lose(int answers) { loses_ = answers; }
   void LoseOne() { Lose(1); }
-  // The next ones, as an etcd that has too much to do.
+  // Refuses the next reads, like an overloaded etcd.
   void RefuseReads(int reads) { refuses_ = reads; }
-  // Called before each read.
+  // Sets a function that is called before each read.
   void BeforeReads(std::function<void()> call) { before_read_ = std::move(call); }
   const std::string& address() const { return running_.address; }
 
@@ -323,7 +323,7 @@ TEST_F(EtcdStoreTest, OneOfThreeMembersMayDie) {
     ASSERT_EQ(*store.CompareAndSet("a", version + 1, "without one"), version + 2);
     EXPECT_EQ((*store.Load("a"))->value, "without one");
     etcd.Start(killed);
-    // It takes part again before the next one dies.
+    // The member must take part again before the next one is killed.
     const auto alone = *EtcdClient::Create(
         {{etcd.Address("/").members[killed]}, "/three"}, {}, absl::Seconds(1));
     etcdserverpb::RangeRequest request;

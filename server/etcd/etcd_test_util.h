@@ -1,9 +1,9 @@
-// Real etcd members for tests, as processes on loopback with data in a folder of their own.
+// Real etcd members for tests: processes on loopback, each with its own data folder.
 //
 //   if (!TestEtcd::IsInstalled()) GTEST_SKIP() << "etcd is not installed";
 //   TestEtcd etcd({.members = 3});
 //   auto client = etcd.Connect("/prefix");
-//   etcd.Kill(0);  // with SIGKILL
+//   etcd.Kill(0);   // with SIGKILL
 //   etcd.Start(0);  // again, with its data
 #pragma once
 
@@ -33,7 +33,7 @@
 
 namespace syncline {
 
-// An address that refuses connections, and that nobody else is given meanwhile.
+// An address that refuses connections, and that no other process can get meanwhile.
 class DeadEtcd {
  public:
   DeadEtcd() : fd_(socket(AF_INET, SOCK_STREAM, 0)) {
@@ -55,7 +55,8 @@ class DeadEtcd {
 
 struct TestEtcdOptions {
   size_t members = 1;
-  EtcdTls server = {};  // its certificate, and whose clients' it wants; empty: plain text
+  // Certificate of the members, and the authority of clients. Empty: plain text.
+  EtcdTls server = {};
   EtcdTls client = {};
 };
 
@@ -64,7 +65,7 @@ class TestEtcd {
   static bool IsInstalled() { return access(kProgram, X_OK) == 0; }
 
   explicit TestEtcd(TestEtcdOptions options = {}) : options_(std::move(options)) {
-    // Somebody else may take a port before etcd does.
+    // Another process may take a port before etcd does.
     bool is_there = false;
     for (int i = 0; i < 5 && !is_there; ++i) is_there = StartAll();
     SYNCLINE_CHECK(is_there);

@@ -10,11 +10,11 @@
 namespace syncline {
 namespace {
 
-// Clocks of hosts run apart by less.
+// The rates of clocks on different hosts differ by less than the rest.
 constexpr double kOwnShareOfLease = 0.9;
 constexpr absl::Duration kShortestTtl = absl::Seconds(5);
 constexpr absl::Duration kResignLimit = absl::Seconds(1);
-// Of one call: whoever ends this process waits for it.
+// Limit of one call. A process that ends waits for it.
 constexpr absl::Duration kCallLimit = absl::Seconds(2);
 
 }  // namespace
@@ -67,7 +67,7 @@ void Leadership::Resign() {
     changed_.SignalAll();
   }
   thread_.join();
-  // Also when it was to end within a while that is over: the lease is its own.
+  // True also after the time of EndWithin, because the lease still exists then.
   const bool holds_lease = absl::Nanoseconds(until_ns_.load()) > clock_.Now();
   LeadUntil(absl::ZeroDuration());
   int64_t lease = 0;
@@ -75,7 +75,7 @@ void Leadership::Resign() {
     absl::MutexLock lock(&mutex_);
     lease = lease_;
   }
-  // Otherwise it ends by itself.
+  // Otherwise the lease ends without it.
   if (holds_lease) etcd_.Revoke(lease, kResignLimit).IgnoreError();
 }
 
@@ -99,7 +99,7 @@ void Leadership::SetLeader(const std::string& leader) {
   }
 }
 
-// Once for each time.
+// Logs each change once.
 void Leadership::SayWhetherEtcdAnswers(const absl::Status& status) {
   {
     absl::MutexLock lock(&mutex_);
@@ -162,7 +162,7 @@ absl::StatusOr<bool> Leadership::TakeLead() {
   if (taken.ok() && taken->succeeded()) revision = taken->header().revision();
   if (taken.ok() && !taken->succeeded()) {
     const auto& found = taken->responses(0).response_range();
-    // Ours, of an attempt whose answer was lost.
+    // The key is ours: it was created by an attempt whose answer was lost.
     if (!found.kvs().empty() && found.kvs(0).lease() == lease.id()) {
       revision = found.kvs(0).create_revision();
     } else if (!found.kvs().empty()) {
@@ -185,7 +185,7 @@ absl::StatusOr<bool> Leadership::TakeLead() {
   return true;
 }
 
-// The lease alone does not tell: whoever deletes the key lets another one lead.
+// The lease alone is not enough: if the key was deleted, another coordinator may lead.
 absl::Status Leadership::Renew() {
   if (!leads()) return absl::UnavailableError("its time is over");
   int64_t lease = 0;

@@ -1,17 +1,18 @@
-// Which of several coordinators leads: the one that made the leader's key in etcd, for as
-// long as its lease lasts.
+// Decides which of several coordinators leads: the one that created the leader's key in
+// etcd, for as long as its lease lasts.
 //
 //   Leadership leadership(*etcd, {.address = "10.0.0.1:7070", .ttl = absl::Seconds(5)});
 //   ... until leadership.leads() ...
 //   EtcdStore store(*etcd, {leadership.guard(), [&] { return leadership.time_left(); }});
 //   ... until on_lost ...
-//   leadership.Resign();  // the next one leads at once
+//   leadership.Resign();  // the next coordinator leads at once
 //
-// A leader counts its time from before it asked etcd, by its own monotonic clock, and less
-// than etcd does: when it is over here, nobody else leads yet. It never leads again
-// afterwards; start the process anew. What it stores is guarded besides (etcd_store.h).
+// A leader counts its time from before its request to etcd, by its own monotonic clock,
+// and counts less time than etcd does. When its time is over, no other coordinator leads
+// yet. It never leads again after that; restart the process. In addition, everything that
+// it stores is guarded (etcd_store.h).
 //
-// Thread safety: any thread. Runs one of its own, which calls on_lost, at most once.
+// Thread safety: any thread. Has one thread of its own, which calls on_lost at most once.
 #pragma once
 
 #include <atomic>
@@ -36,52 +37,53 @@
 namespace syncline {
 
 struct LeadershipOptions {
-  std::string address;  // where this coordinator is reached; others name it
-  absl::Duration ttl;   // of the lease: whole seconds
-  // How often a standby looks whether there is a leader.
+  std::string address;  // of this coordinator; others report it
+  absl::Duration ttl;   // of the lease, in whole seconds
+  // How often a standby checks whether there is a leader.
   absl::Duration look_every = absl::Milliseconds(500);
   Logger log = {};
-  // Failure::kRetryable: it led, and does not any more.
+  // Called with Failure::kRetryable when this coordinator has lost the lead.
   std::function<void(const absl::Status&)> on_lost = [](const absl::Status&) {};
 };
 
 class Leadership {
  public:
-  // F/2 in whole seconds, 5 s at least: an etcd that elects, or a disk that is slow for a
-  // moment, unseats nobody.
+  // Returns half the failure timeout in whole seconds, but at least 5 s. So an election
+  // in etcd, or a disk that is slow for a moment, does not end a leadership.
   static absl::Duration TtlFor(const Timeouts& timeouts);
 
-  // Begins to look at once. `etcd` is borrowed, and outlives this.
+  // Begins to check at once. `etcd` must outlive this object.
   Leadership(EtcdClient& etcd, LeadershipOptions options);
   ~Leadership();  // resigns
 
   bool leads() const { return time_left() > absl::ZeroDuration(); }
-  // Of the lease, for sure; none before it leads, and afterwards.
+  // Returns the time for which it certainly still leads. Zero if it does not lead.
   absl::Duration time_left() const;
-  // Once it leads.
+  // REQUIRES: it leads, or has led.
   EtcdGuard guard() const ABSL_LOCKS_EXCLUDED(mutex_);
-  // The address of the leader, as far as is known; empty: nobody leads.
+  // Returns the address of the leader, as far as known. Empty: there is no leader.
   std::string leader() const ABSL_LOCKS_EXCLUDED(mutex_);
-  // What came of asking etcd last; Unavailable before it has answered once.
+  // Returns the outcome of the last request to etcd. Unavailable before the first answer.
   absl::Status etcd_status() const ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // It leads for so long at most, whatever etcd grants: whoever ends does not wait for an
-  // etcd that is away.
+  // Ends the leadership after this time at the latest, even if etcd would grant more. A
+  // process that ends then does not wait for an unreachable etcd.
   void EndWithin(absl::Duration time);
 
-  // Lets go of it, or looks no more. The second call does nothing.
+  // Gives up the lead, or stops to check for it. Further calls have no effect.
   void Resign() ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
   void Run() ABSL_LOCKS_EXCLUDED(mutex_);
-  // False when it stops.
+  // Returns false if it must stop.
   bool WaitFor(absl::Duration time) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Whether it leads now.
+  // Checks for a leader, and tries to become one. Returns whether it leads now.
   absl::StatusOr<bool> Try() ABSL_LOCKS_EXCLUDED(mutex_);
   absl::StatusOr<bool> TakeLead() ABSL_LOCKS_EXCLUDED(mutex_);
-  // Until the lease is over, which it says; OK when it stops.
+  // Renews the lease until the lead is lost, and returns the reason. Returns OK if it
+  // must stop, or if the time of EndWithin is over.
   absl::Status Lead() ABSL_LOCKS_EXCLUDED(mutex_);
-  // NotFound: it is over.
+  // Fails with NotFound if the leadership has ended.
   absl::Status Renew() ABSL_LOCKS_EXCLUDED(mutex_);
   void SetLeader(const std::string& leader) ABSL_LOCKS_EXCLUDED(mutex_);
   void SayWhetherEtcdAnswers(const absl::Status& status) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -91,9 +93,9 @@ class Leadership {
   const LeadershipOptions options_;
   const std::string key_;
   const SteadyClock clock_;
-  std::atomic<int64_t> until_ns_ = 0;                                  // by the clock
-  std::atomic<int64_t> end_ns_ = std::numeric_limits<int64_t>::max();  // likewise
-  bool etcd_is_away_ = false;  // and it was said; of the thread
+  std::atomic<int64_t> until_ns_ = 0;                                  // by clock_
+  std::atomic<int64_t> end_ns_ = std::numeric_limits<int64_t>::max();  // by clock_
+  bool etcd_is_away_ = false;  // used by the thread only; it was logged
 
   mutable absl::Mutex mutex_;
   SteadyCondition changed_;

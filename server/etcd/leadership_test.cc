@@ -16,7 +16,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// One coordinator, as far as its leadership goes.
+// The leadership of one coordinator.
 class Candidate {
  public:
   Candidate(const TestEtcd& etcd, const std::string& address,
@@ -39,7 +39,7 @@ class Candidate {
   Leadership& operator*() { return *leadership_; }
   EtcdClient& etcd() { return *etcd_; }
 
-  // As etcd does once nobody has renewed it.
+  // Ends the lease, as etcd does if it is not renewed.
   void LoseLease() {
     etcdserverpb::RangeRequest request;
     request.set_key("/lead/leader");
@@ -52,7 +52,7 @@ class Candidate {
   std::unique_ptr<EtcdClient> etcd_;
   mutable absl::Mutex mutex_;
   std::optional<absl::Status> lost_ ABSL_GUARDED_BY(mutex_);
-  std::unique_ptr<Leadership> leadership_;  // last: it calls back
+  std::unique_ptr<Leadership> leadership_;  // last: it calls this object
 };
 
 class LeadershipTest : public testing::Test {
@@ -94,12 +94,12 @@ TEST_F(LeadershipTest, OneLeadsAlthoughTheFirstTwoOfFiveMembersAreDead) {
 
 TEST_F(LeadershipTest, ALeaseIsKeptFarBeyondItsLength) {
   TestEtcd etcd;
-  // One that a machine which is busy keeps, too.
+  // Long enough that a busy machine can renew the lease in time.
   Candidate first(etcd, "first:1", absl::Seconds(15));
   Candidate second(etcd, "second:1", absl::Seconds(15));
   ASSERT_TRUE(Eventually([&] { return first.leads() || second.leads(); }));
   const SteadyClock clock;
-  // Both at once would be seen on the way.
+  // The test would notice if both led at the same time.
   EXPECT_TRUE(Eventually([&] {
     EXPECT_FALSE(first.leads() && second.leads());
     return clock.Now() > absl::Seconds(20);
@@ -122,7 +122,7 @@ TEST_F(LeadershipTest, ALeaseThatEtcdHasEndedIsOverAndStaysSo) {
   EXPECT_FALSE(first.leads());
 }
 
-// As with etcdctl del, while its lease goes on.
+// As with `etcdctl del`, while the lease continues.
 TEST_F(LeadershipTest, ALeaderWhoseKeyWasDeletedNoticesWithoutWriting) {
   TestEtcd etcd;
   Candidate first(etcd, "first:1", absl::Seconds(30));

@@ -1,4 +1,4 @@
-// A journal that ended, because its disk was full or failed, begins anew.
+// A journal that has ended, because its disk was full or failed, starts over.
 #include <sys/resource.h>
 
 #include <csignal>
@@ -32,7 +32,7 @@ using ::testing::Not;
 
 constexpr uint64_t kSegmentBytes = 4096;  // several segments
 
-// As long as it lives no file of this process grows beyond so many bytes.
+// While an object exists, no file of this process grows beyond that many bytes.
 class FullDisk {
  public:
   explicit FullDisk(rlim_t bytes) {
@@ -51,7 +51,7 @@ class FullDisk {
 
 constexpr uint64_t kTensors[] = {300, 20};
 
-// All of NightRig's.
+// Options to replay all of NightRig's journal.
 ReplayOptions Replaying(const std::string& directory) {
   const RigOptions rig = NightRig();
   static const CodecRegistry codecs = CodecRegistry::Builtin();
@@ -98,7 +98,7 @@ class BegunAnew : public ::testing::Test {
     }
     return names;
   }
-  // In place of the job, from what is on the disk.
+  // Replaces the job by one restored from the disk.
   ShardTail Restore() {
     job_ = std::make_unique<NightJob>(directory_.path(), NightRig(), kSegmentBytes);
     const auto run = RunRestore::Open({.directory = directory_.path(),
@@ -139,7 +139,7 @@ TEST_F(BegunAnew, CountsForNothingBeforeItIsWhole) {
   EXPECT_FALSE(job_->state().error.empty());
   EXPECT_EQ(job_->state().durable, 1u);
   const ShardTail tail = Restore();
-  EXPECT_EQ(job_->shard().block_version(0), 1u);  // where it ended
+  EXPECT_EQ(job_->shard().block_version(0), 1u);  // where the journal ended
   EXPECT_THAT(Segments(), Each(Not(HasSubstr("-begun."))));
   for (const std::string& name : Segments()) {
     EXPECT_LE(ParseSegmentName(name)->number, tail.last_number);
@@ -151,7 +151,7 @@ TEST_F(BegunAnew, IsReplayedFromThereOn) {
   job_->Whole();
   for (uint64_t step = 4; step < 6; ++step) job_->Step(step);
   const ShardSnapshot six = *job_->shard().Save();
-  job_ = nullptr;  // writes all
+  job_ = nullptr;  // writes everything
   const auto out = *OpenDirectoryStore(directory_.path() + "/out");
   ReplayOptions options = Replaying(directory_.path());
   const auto done = ReplayInto(options, *out);
@@ -170,7 +170,8 @@ TEST_F(BegunAnew, IsReplayedFromThereOn) {
               HasSubstr("has all blocks from step 4 on"));
 }
 
-// Segments of a checkpoint's steps go only when every block is in what is left.
+// A checkpoint deletes segments only when it covers all block states that the journal
+// begins with.
 TEST_F(BegunAnew, IsPrunedOnlyByACheckpointOfAllOfIt) {
   job_->BeginAnew();
   job_->Whole();
@@ -184,7 +185,7 @@ TEST_F(BegunAnew, IsPrunedOnlyByACheckpointOfAllOfIt) {
 }
 
 TEST_F(BegunAnew, TriesAgainAfterItFailed) {
-  for (const rlim_t bytes : {40, 100, 40}) {  // not even its head, or nothing but that
+  for (const rlim_t bytes : {40, 100, 40}) {  // less than the head, or just the head
     const FullDisk full(bytes);
     job_->BeginAnew();
   }
@@ -196,7 +197,7 @@ TEST_F(BegunAnew, TriesAgainAfterItFailed) {
   ExpectSame(*job_->shard().Save(), five);
 }
 
-// The same of one that goes on, and takes snapshots.
+// The same job with a journal that goes on and takes snapshots.
 class WithSnapshots : public BegunAnew {
  protected:
   WithSnapshots() {
@@ -234,7 +235,7 @@ TEST_F(WithSnapshots, IsReplayedFromTheLastOneOn) {
   TakeSnapshots(2);
   StepTo(step_ + 5);
   const ShardSnapshot now = *job_->shard().Save();
-  job_ = nullptr;  // writes all
+  job_ = nullptr;  // writes everything
   const auto out = *OpenDirectoryStore(directory_.path() + "/out");
   ReplayOptions options = Replaying(directory_.path());
   const auto done = ReplayInto(options, *out);
@@ -257,7 +258,7 @@ TEST_F(WithSnapshots, IsReplayedFromTheLastOneOn) {
               HasSubstr(absl::StrCat("from step ", done->first, " on")));
 }
 
-// What was there before stays, and the next attempt is no other than the first one.
+// The earlier segments stay, and the next attempt works like the first one.
 TEST_F(WithSnapshots, ADiskThatFillsUpInTheMiddleOfOneLosesNothing) {
   TakeSnapshots(1);
   const int orders = job_->orders_taken();

@@ -5,7 +5,7 @@
 namespace syncline {
 
 void Backlog::Add(uint64_t job, uint64_t bytes, absl::Duration now) {
-  if (held_ == 0) moved_ = now;  // it had nothing to do
+  if (held_ == 0) moved_ = now;  // the disk had nothing to do
   held_ += bytes;
   waiting_[job] += bytes;
 }

@@ -1,13 +1,14 @@
-// How much of each job waits for the disk, and whether the disk moves. A disk is slow as
-// long as it takes something now and then, and stuck when it takes nothing for `patience`.
+// Tracks how much of each job waits for the disk, and whether the disk makes progress. A
+// disk that takes something now and then is slow; one that takes nothing for `patience`
+// is stuck.
 //
 //   Backlog backlog({.bytes = 256 << 20, .patience = absl::Seconds(5)});
-//   backlog.Add(job, bytes, now);    // waits
-//   backlog.Begin(job, bytes);       // is being written
-//   backlog.Moved(now);              // some of it was
-//   backlog.Done(bytes, now);        // is on the disk
+//   backlog.Add(job, bytes, now);  // waits
+//   backlog.Begin(job, bytes);  // is being written
+//   backlog.Moved(now);  // some of it was written
+//   backlog.Done(bytes, now);  // is on the disk
 //
-// Thread safety: none. Pure: times are inputs.
+// Thread safety: none. Times are inputs.
 #pragma once
 
 #include <cstdint>
@@ -27,7 +28,8 @@ class Backlog {
  public:
   explicit Backlog(const BacklogLimits& limits) : limits_(limits) {}
 
-  // One that is larger than the limit fits where nothing else is.
+  // Returns whether `bytes` more fit. Anything fits into an empty backlog, also if it is
+  // larger than the limit.
   bool HasRoom(uint64_t bytes) const {
     return held_ == 0 || held_ + bytes <= limits_.bytes;
   }
@@ -35,20 +37,21 @@ class Backlog {
   void Begin(uint64_t job, uint64_t bytes);
   void Moved(absl::Duration now) { moved_ = now; }
   void Done(uint64_t bytes, absl::Duration now);
-  // What waits of that job is given up.
+  // Forgets what waits of that job.
   void Drop(uint64_t job);
 
-  // When the disk is stuck, unless it moves before; `times` as patient.
+  // Returns the time at which the disk counts as stuck unless it makes progress before:
+  // after `times` the patience.
   absl::Duration deadline(int times = 1) const {
     return moved_ + times * limits_.patience;
   }
-  // The job of which most waits; nothing when none waits.
+  // Returns the job with the most waiting bytes; nothing if nothing waits.
   std::optional<uint64_t> largest() const;
   uint64_t held() const { return held_; }
 
  private:
   const BacklogLimits limits_;
-  uint64_t held_ = 0;  // waits, or is being written
+  uint64_t held_ = 0;  // waiting or being written
   std::map<uint64_t, uint64_t> waiting_;
   absl::Duration moved_ = absl::ZeroDuration();
 };

@@ -1,5 +1,5 @@
-// What waits for a disk: a slow one is waited for, a stuck one ends the job of which most
-// waits.
+// A slow disk is waited for. A stuck one ends the journal of the job with the largest
+// backlog.
 #include "server/journal/backlog.h"
 
 #include "gtest/gtest.h"
@@ -30,7 +30,7 @@ TEST(Backlog, ADiskThatIsSlowAndMovesIsNeverStuck) {
 
 TEST(Backlog, ADiskThatHadNothingToDoIsNotStuck) {
   Backlog backlog({.bytes = 100, .patience = absl::Seconds(5)});
-  backlog.Add(kNight, 200, absl::Seconds(60));  // larger than all of it
+  backlog.Add(kNight, 200, absl::Seconds(60));  // larger than the limit
   EXPECT_EQ(backlog.deadline(), absl::Seconds(65));
   backlog.Add(kNight, 1, absl::Seconds(64));
   EXPECT_EQ(backlog.deadline(), absl::Seconds(65)) << "more to do is no movement";
@@ -40,7 +40,7 @@ TEST(Backlog, TheJobOfWhichMostWaitsMakesRoom) {
   Backlog backlog({.bytes = 100, .patience = absl::Seconds(5)});
   backlog.Add(kDay, 10, absl::ZeroDuration());
   backlog.Add(kNight, 50, absl::ZeroDuration());
-  backlog.Begin(kNight, 45);  // of which 5 wait
+  backlog.Begin(kNight, 45);  // 5 of the job's bytes still wait
   EXPECT_EQ(backlog.largest(), kDay);
   backlog.Add(kNight, 40, absl::ZeroDuration());
   EXPECT_EQ(backlog.largest(), kNight);

@@ -1,4 +1,5 @@
-// Numbers and strings in a run of bytes, little-endian, as a journal has them.
+// Writes and reads numbers and strings as bytes, little-endian, for the journal's
+// formats.
 //
 //   ByteWriter out;                      ByteReader in(bytes);
 //   out.Put<uint32_t>(7);                const auto seven = in.Take<uint32_t>();
@@ -35,7 +36,7 @@ class ByteWriter {
     const auto* bytes = reinterpret_cast<const std::byte*>(value.data());
     bytes_.insert(bytes_.end(), bytes, bytes + value.size());
   }
-  // Their number, and they.
+  // Writes the number of values, then the values.
   template <typename Value>
   void PutValues(const std::vector<Value>& values) {
     Put(static_cast<uint32_t>(values.size()));
@@ -48,7 +49,8 @@ class ByteWriter {
   std::vector<std::byte> bytes_;
 };
 
-// Once something was not there, all that is taken is zero or empty, and ok() is false.
+// Once a read goes past the end, ok() is false and everything that is taken is zero or
+// empty.
 class ByteReader {
  public:
   explicit ByteReader(ByteView bytes) : rest_(bytes) {}
@@ -80,8 +82,8 @@ class ByteReader {
     if (count > 0) std::memcpy(values.data(), bytes.data(), bytes.size());
     return values;
   }
-  // Before a table of `count` entries of at least `bytes` each is made: whether they can be
-  // there at all.
+  // Returns whether `count` entries of at least `bytes` each can follow. Call it before
+  // allocating memory for them.
   bool CanHold(uint64_t count, size_t bytes) {
     ok_ = ok_ && count <= rest_.size() / bytes;
     return ok_;

@@ -62,11 +62,11 @@ absl::Status MakeFolder(const std::string& folder) {
 
 absl::Status HasRoom(const std::string& folder, uint64_t bytes) {
   struct statvfs disk = {};
-  if (statvfs(folder.c_str(), &disk) != 0) return Failed("ask for the room in", folder);
+  if (statvfs(folder.c_str(), &disk) != 0) return Failed("get free space of", folder);
   const uint64_t left = uint64_t{disk.f_bavail} * disk.f_frsize;
   if (left >= bytes) return absl::OkStatus();
-  return absl::ResourceExhaustedError(absl::StrCat("the disk of ", folder, " has ", left,
-                                                   " bytes left, less than ", bytes));
+  return absl::ResourceExhaustedError(absl::StrCat(
+      "the disk with ", folder, " has ", left, " bytes left, less than ", bytes));
 }
 
 absl::Status TryFolder(const std::string& folder) {

@@ -1,7 +1,7 @@
-// Folders of journals: there after a power cut, and known to take files before a job relies
-// on it.
+// Folders for journals: durable after a power cut, and tested to take files before a job
+// relies on them.
 //
-// Thread safety: functions.
+// Thread safety: free functions without shared state.
 #pragma once
 
 #include <cstdint>
@@ -13,26 +13,25 @@
 
 namespace syncline {
 
-// What a sync of that file or folder has failed with. ResourceExhausted: the disk is full,
-// which some say only then. DataLoss: what was written since the last sync may be gone,
-// though a later one succeeds.
+// Returns the error of a failed sync of that file or folder. ResourceExhausted: the disk
+// is full, which some file systems report only on a sync. DataLoss: what was written
+// since the last sync may be lost, even if a later sync succeeds.
 absl::Status FailedSync(const std::string& path, int error);
 
-// Names of files in it are on the disk; errors as above.
+// Makes the names of files in the folder durable. Fails as FailedSync says.
 absl::Status SyncFolder(const std::string& folder);
 
-// That nobody but its owner writes to that file's like: an empty file beside it, locked for
-// as long as the descriptor is open, in this process or another. Unavailable when somebody
-// else has it.
+// Creates an empty lock file at `path` and locks it for as long as the descriptor is
+// open. Fails with Unavailable if this or another process holds the lock.
 absl::StatusOr<UniqueFd> LockFile(const std::string& path);
 
-// With all folders above it, each durable in the one above.
+// Creates the folder and all folders above it, and makes each name durable.
 absl::Status MakeFolder(const std::string& folder);
 
-// ResourceExhausted where the disk has less than so many bytes left.
+// Fails with ResourceExhausted if the disk has less than `bytes` left.
 absl::Status HasRoom(const std::string& folder, uint64_t bytes);
 
-// Writes and syncs a file in it, and removes that.
+// Tests the folder: writes and syncs a file in it, and deletes that file.
 absl::Status TryFolder(const std::string& folder);
 
 }  // namespace syncline

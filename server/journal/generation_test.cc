@@ -1,5 +1,5 @@
-// Journals of jobs that have backups, too (ADR 38): which generation counts, and when one that
-// begins anew is whole.
+// Journals of jobs that also have backups (ADR 38): which generation counts, and when one
+// that starts over is whole.
 #include <filesystem>
 #include <string>
 #include <vector>
@@ -91,11 +91,11 @@ TEST_F(GenerationsOnDisk, OnlyTheOneThatIsWantedIsRestored) {
   EXPECT_TRUE(open(5).ok()) << open(5);
   for (const uint32_t other : {0u, 4u, 6u}) {
     EXPECT_TRUE(absl::IsFailedPrecondition(open(other))) << open(other);
-    EXPECT_THAT(open(other).ToString(), HasSubstr("is its journal 5"));
+    EXPECT_THAT(open(other).ToString(), HasSubstr("has generation 5"));
   }
 }
 
-// A shard of two blocks and two workers, whose journal begins anew after a take-over.
+// A shard of two blocks and two workers, whose journal starts over after a take-over.
 class TakenOver : public ::testing::Test {
  protected:
   static constexpr uint32_t kJob = 7;

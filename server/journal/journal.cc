@@ -13,15 +13,17 @@
 namespace syncline {
 namespace {
 
-// How often it is looked whether a checkpoint has become complete.
+// Interval at which it checks for complete checkpoints and for room on the disk.
 constexpr absl::Duration kPruneEvery = absl::Seconds(1);
-// Of checkpoints that were never completed, as many are remembered.
+// Number of checkpoints that are remembered although they were never completed.
 constexpr size_t kMaxSaved = 8;
 constexpr absl::Duration kLongestRetry = absl::Minutes(5);
-// What a record takes beside its payload, about.
+// Approximate bytes of a record without its payload.
 constexpr uint64_t kRecordBytes = 256;
-// So much is synced at once, if there is so much: a slow disk is seen to move.
+// At most about this much is synced at once, so that a slow disk is seen to make
+// progress.
 constexpr uint64_t kGroupBytes = uint64_t{16} << 20;
+// While the thread tidies, the disk gets this many times the patience.
 constexpr int kPatienceToTidy = 4;
 
 uint64_t BytesOf(const BlockSnapshot& block) {
@@ -100,7 +102,7 @@ absl::Status Journal::Begin(JournaledJob begun) {
   job->generation = begun.generation;
   if (begun.begins_anew) {
     job->phase = Phase::kEnded;
-    job->state.error = "it begins anew after a take-over, and is not whole yet";
+    job->state.error = "it starts over after a take-over, and is not complete yet";
     for (uint32_t engine = 0; engine < job->engines; ++engine) job->silent.insert(engine);
   }
   absl::MutexLock lock(&mutex_);
@@ -115,12 +117,13 @@ void Journal::Name(uint32_t id, const std::string& run) {
   if (job != jobs_.end() && job->second->run.empty()) job->second->run = run;
 }
 
-// A job that waits may not be the one that filled the queue: other jobs go on.
+// Ends the journal with the largest backlog if the disk is stuck. The waiting job may not
+// be the one that filled the queue.
 bool Journal::WaitForRoom(Job& job, uint64_t bytes) {
   while (!stopping_ && job.phase != Phase::kEnded && !backlog_.HasRoom(bytes)) {
     const absl::Duration deadline = backlog_.deadline(TimesAsPatient());
     if (changed_.WaitUntil(mutex_, clock_, deadline)) continue;
-    // Somebody else who waited may have made room.
+    // Another waiting thread may have made room.
     if (stopping_ || job.phase == Phase::kEnded || backlog_.HasRoom(bytes)) continue;
     End(Largest(job), WhyStuck());
   }
@@ -145,8 +148,9 @@ bool Journal::IsCurrent(const Job& job) const {
   return current != jobs_.end() && current->second.get() == &job;
 }
 
-// Those that come next would wait as long: all do, and begin anew when it moves. What is left
-// of a job that is over nobody waits for.
+// Ends the journals of all jobs that wait, because those written next would wait as long.
+// They start over once the disk makes progress. Nobody waits for what is left of a
+// dropped job.
 void Journal::EndIfStuck() {
   absl::MutexLock lock(&mutex_);
   const absl::Duration now = clock_.Now();
@@ -193,7 +197,7 @@ void Journal::Take(uint32_t id, uint32_t engine,
   if (found == jobs_.end()) return;
   const std::shared_ptr<Job> job = found->second;
   if (job->silent.contains(engine) || !WaitForRoom(*job, bytes)) return;
-  if (job->silent.contains(engine)) return;  // since it waited
+  if (job->silent.contains(engine)) return;  // it may have ended during the wait
   if (const auto* step = std::get_if<StepRecord>(&record->what)) {
     job->state.taken = std::max(job->state.taken, step->step + 1);
   }
@@ -240,7 +244,8 @@ void Journal::Saved(uint32_t id, uint64_t step) {
   }
 }
 
-// Its last records keep it. Without them its files are closed here, which may wait.
+// The job lives on in those of its records that still wait. Otherwise its files are
+// closed here, after the lock is released, because closing may block.
 void Journal::Drop(uint32_t job) {
   std::shared_ptr<Job> dropped;
   absl::MutexLock lock(&mutex_);
@@ -275,10 +280,10 @@ void Journal::End(Job& job, const std::string& why) {
   if (job.phase == Phase::kEnded) return;
   if (job.phase == Phase::kBeginsAnew) {
     job.retry = std::min(job.retry * 2, kLongestRetry);
-    options_.log.Warning("the journal could not begin anew",
+    options_.log.Warning("the journal could not start over",
                          {{"job", job.id}, {"error", why}});
   } else {
-    options_.log.Error("the journal ends here; the job goes on, and is not durable",
+    options_.log.Error("the journal ends here; the job goes on, but is not durable",
                        {{"job", job.id}, {"version", job.state.durable}, {"error", why}});
   }
   job.phase = Phase::kEnded;
@@ -288,17 +293,17 @@ void Journal::End(Job& job, const std::string& why) {
   ++job.state.endings;
   job.retry_at = clock_.Now() + job.retry;
   for (uint32_t engine = 0; engine < job.engines; ++engine) job.silent.insert(engine);
-  // Nobody has to wait for what will not be.
+  // Nobody must wait for records that will not be written.
   for (uint32_t engine = 0; engine < job.engines; ++engine) {
     TellDurable(job, engine, std::numeric_limits<uint64_t>::max());
   }
   backlog_.Drop(job.number);
-  // Last: what waits may be all that keeps the job.
+  // Last, because these events may hold the last reference to the job.
   std::erase_if(events_, [&](const Event& event) { return event.job.get() == &job; });
   changed_.SignalAll();
 }
 
-// Not of one that was dropped: another job may have its number by now.
+// Does not report about a job that was dropped: another job may have its id by now.
 void Journal::TellDurable(const Job& job, uint32_t engine, uint64_t records) {
   if (is_lost_ || !IsCurrent(job)) return;
   options_.on_durable(job.id, engine, records);
@@ -308,7 +313,7 @@ void Journal::Fail(Job& job, const absl::Status& why) {
   std::optional<absl::Status> lost;
   {
     absl::MutexLock lock(&mutex_);
-    // Of one whose journal has ended, or is not whole yet, nobody relies on the disk.
+    // Nobody relies on the disk if the journal has ended or is not whole yet.
     if (absl::IsDataLoss(why) && job.phase == Phase::kGoesOn) {
       lost = Lose(job, why);
     } else {
@@ -318,7 +323,7 @@ void Journal::Fail(Job& job, const absl::Status& why) {
   if (lost) options_.on_lost(*lost);
 }
 
-// Those of other jobs are on the same disk.
+// Ends the journals of other jobs as well: they are on the same disk.
 std::optional<absl::Status> Journal::Lose(Job& job, const absl::Status& why) {
   if (std::exchange(is_lost_, true)) return std::nullopt;
   const absl::Status lost = absl::DataLossError(absl::StrCat(
@@ -326,8 +331,8 @@ std::optional<absl::Status> Journal::Lose(Job& job, const absl::Status& why) {
       "; the disk may have dropped what was written, so this server ends. "
       "Of job '",
       job.head.job, "' all steps below ", job.state.durable,
-      " are on the disk: mend it, or move what it has to another, so that there is one "
-      "copy, and start the server again with that --journal-dir"));
+      " are on the disk: repair it, or move its files to another disk, so that there is "
+      "only one copy, and start the server again with that --journal-dir"));
   options_.log.Error("a sync of the journal failed: this server ends",
                      {{"job", job.id},
                       {"version", job.state.durable},
@@ -361,8 +366,8 @@ void Journal::Run() {
     uint64_t bytes = 0;
     for (const Event& event : events) bytes += event.bytes;
     if (!events.empty()) WriteGroup(events);
-    events.clear();  // their memory is free before it counts as free
-    std::set<std::shared_ptr<Job>> written;  // a job that is over may end with it
+    events.clear();  // the memory must be free before it counts as free
+    std::set<std::shared_ptr<Job>> written;  // may hold the last reference to a job
     {
       absl::MutexLock lock(&mutex_);
       backlog_.Done(bytes, clock_.Now());
@@ -434,7 +439,7 @@ void Journal::Heed(const Event& event) {
     if (event.job->phase == Phase::kGoesOn) return shard.TookAllStates();
     was_last = event.job->partial.erase(event.engine) > 0 && event.job->partial.empty();
     event.job->has_all_parts = was_last;
-    if (event.job->is_fenced) return;  // FinishIfFarEnough
+    if (event.job->is_fenced) return;  // FinishIfFarEnough does the rest
   }
   if (was_last) FinishBeginning(*event.job);
 }
@@ -451,7 +456,8 @@ void Journal::SyncAll(Job& job) {
   }
   absl::MutexLock lock(&mutex_);
   if (job.phase == Phase::kEnded) return;
-  // Servers that train nothing are behind nobody. Nothing is safe before all of it is.
+  // A server that trains nothing reports UINT64_MAX, hence the minimum. Nothing is
+  // durable in a journal that is not whole.
   if (job.phase == Phase::kGoesOn) {
     job.state.durable = std::min(durable, job.state.taken);
   }

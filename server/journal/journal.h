@@ -1,34 +1,38 @@
-// The journal of a server: the thread that writes the records of its shards to a disk, so
-// that no engine ever does. Records that come while the disk is busy are one group, which
-// is synced once.
+// The journal of a server: a thread that writes the records of its shards to a disk, so
+// that no engine ever does. Records that come while the disk is busy form one group,
+// which is synced once.
 //
 //   DIR/JOB/9f03c1d2a4b5e677/shard-00003-000001.journal    (segment.h; one run of a job)
 //
-// An engine waits only when more than `backlog.bytes` of records are not on the disk. A
-// disk that is full or takes no writes ends the journal of the job and not the job, and so
-// does one that takes nothing for the backlog's patience: that of the job of which most
-// waits when there is no room, and with EndIfStuck of each job of which anything waits, if
-// its journal can begin anew. The log says so with path and bytes, State() and the metrics, too.
+// An engine waits only if more than `backlog.bytes` of records are not on the disk. A
+// disk that is full or refuses writes ends the journal of the job, but not the job. A
+// disk that takes nothing for the backlog's patience is stuck. If there is no room
+// either, the journal of the job with the largest backlog ends. EndIfStuck ends the
+// journals of all jobs that wait and can start over. The log, State() and the metrics
+// show the reason, with path and bytes.
 //
-// A sync that fails is the end of all: the system may have dropped what it could not write,
-// and would say so only once. Nothing is told to be on the disk from then on (on_lost).
+// A sync that fails ends the whole server: the system may have dropped what it could not
+// write, and reports that only once. From then on no record is reported as durable
+// (on_lost).
 //
-// Once the disk takes files again, and has room, the journal begins anew: on_room has each
-// engine say BeginAnew, then give what its shard is among its records (ShardBackUp), then
-// say Whole. When all have, the journal goes on, and what was there before is deleted. Looked
-// for after `retry`, again and again; after an attempt that failed ever more rarely.
+// A journal that has ended starts over once the disk takes files again and has room.
+// After on_room, each engine calls BeginAnew, gives the state of its shard among its
+// records (ShardBackUp), and then calls Whole. When all engines have, the journal
+// continues, and its earlier segments are deleted. The journal looks for room every
+// `retry`, and less often after each failed attempt.
 //
-// Segments that a complete checkpoint covers are deleted. So are those before a snapshot of
-// the shard, which the journal takes once its records have become many (`snapshots`): it
-// asks for the shard's blocks one by one (on_snapshot), as records come, and each is
-// answered by TookState, the last by Whole.
+// Segments that a complete checkpoint covers are deleted. So are those before a snapshot
+// of the shard, which the journal takes once there are many records (`snapshots`). It
+// asks for the blocks one by one (on_snapshot) as records come. The engine answers each
+// request with TookState, the last one with Whole.
 //
 //   Journal journal({.directory = "/data/journal", .log = log});
 //   journal.Begin({.job = 7, .head = {.job = "night", ...}, .blocks = {...}});
 //   journal.Name(7, "9f03c1d2a4b5e677");
 //   journal.Take(7, engine, recorded.record);  // on the engine's thread
 //
-// Thread safety: all methods from any thread but its own. Only Take and Stop wait.
+// Thread safety: all methods may be called from any thread but the journal's own. Only
+// Take and Stop may block.
 #pragma once
 
 #include <cstdint>
@@ -57,32 +61,37 @@
 namespace syncline {
 
 inline constexpr double kSnapshotFactor = 4;
-// 0, or as often as a disk can bear, up to once in a long while. InvalidArgument says it.
+// Fails with InvalidArgument, and a message for the user, unless the factor is 0 or
+// within the allowed range (1 to 1000).
 absl::Status CheckSnapshotFactor(double factor);
 
 struct JournalOptions {
   std::string directory = {};
   Logger log = {};
-  BlobStore* checkpoints = nullptr;  // outlives it; null: nothing is deleted
+  // Must outlive the journal. Null: no segment is deleted for a checkpoint.
+  BlobStore* checkpoints = nullptr;
   uint64_t segment_bytes = uint64_t{64} << 20;
   BacklogLimits backlog = {};
+  // Time between two looks for room, after a journal has ended.
   absl::Duration retry = absl::Seconds(5);
-  // `least` is a segment where it is less: less cannot be deleted.
+  // A smaller `least` counts as segment_bytes, because less than a segment cannot be
+  // deleted.
   SnapshotLimits snapshots = {};
-  // So many records of the job's engine, counted as Take was told of them since it began
-  // (anew), are on the disk: all, once its journal has ended. Must not block, nor call the
+  // Called when the first `records` records of the job's engine are on the disk. The
+  // count starts with the first Take, and again with each BeginAnew. UINT64_MAX: the
+  // journal has ended. Like all callbacks here, it must neither block nor call the
   // journal.
   std::function<void(uint32_t job, uint32_t engine, uint64_t records)> on_durable =
       [](uint32_t, uint32_t, uint64_t) {};
-  // Likewise: the job's journal may begin anew.
+  // Called when the job's journal may start over.
   std::function<void(uint32_t job)> on_room = [](uint32_t) {};
-  // The journal of that job has begun anew as that generation, and counts.
+  // Called when the job's journal has started over as that generation, and is valid.
   std::function<void(uint32_t job, uint32_t generation)> on_whole = [](uint32_t,
                                                                        uint32_t) {};
-  // Likewise, once: a sync has failed, and the process must end. Says of which file, up to
-  // where it is safe, and what to do.
+  // Called once, when a sync has failed and the process must end. `why` names the file,
+  // the version up to which the job is safe, and what to do.
   std::function<void(const absl::Status& why)> on_lost = [](const absl::Status&) {};
-  // Likewise: the job's engine is to give a snapshot's first blocks, or its next ones.
+  // Called to ask the job's engine for a snapshot's first or next blocks.
   std::function<void(uint32_t job, uint32_t engine, ShardBackUp::Kind)> on_snapshot =
       [](uint32_t, uint32_t, ShardBackUp::Kind) {};
 };
@@ -90,32 +99,40 @@ struct JournalOptions {
 // What a server has of a job.
 struct JournaledJob {
   uint32_t job = 0;
-  SegmentHead head = {};  // of engine 0's; the others count on from its shard
-  std::vector<std::vector<uint32_t>> blocks = {};   // of each engine
-  std::vector<std::vector<uint32_t>> trained = {};  // of them: those that make steps
-  bool may_begin_anew = false;                      // and take snapshots
-  std::vector<uint64_t> state_bytes = {};  // of each engine's shard, about; none: unknown
-  // It has a backup, too (ADR 38): once it has ended it begins anew when Allow has said so,
-  // as the next generation, and is whole (on_whole) when no block of the job can be behind it.
+  // The head for engine 0. The shards of the other engines have the next numbers.
+  SegmentHead head = {};
+  std::vector<std::vector<uint32_t>> blocks = {};   // by engine
+  std::vector<std::vector<uint32_t>> trained = {};  // by engine: blocks that make steps
+  // Whether its journal may start over, and take snapshots.
+  bool may_begin_anew = false;
+  // Approximate bytes of state of each engine's shard. Empty: unknown.
+  std::vector<uint64_t> state_bytes = {};
+  // True if the job also has a backup (ADR 38). A journal that has ended then starts over
+  // only after Allow, as the next generation. It is whole (on_whole) when no block of the
+  // job can be further behind.
   bool is_fenced = false;
   uint32_t generation = 0;
-  bool begins_anew = false;  // there is nothing yet, and other shards have made steps
-  // Of a run that goes on: its name, and what there is of each engine.
+  // True if the server has taken over: it has no journal yet, but other shards have made
+  // steps.
+  bool begins_anew = false;
+  // For a run that continues: its name, and the existing segments of each engine.
   std::string run = {};
   std::vector<ShardTail> tails = {};
 };
 
 struct JournalState {
-  uint64_t durable = 0;     // every trained block's records below it are on the disk
-  uint64_t taken = 0;       // the highest version of any block that it was told of
-  uint64_t bytes = 0;       // written
-  uint64_t disk_bytes = 0;  // of them, on the disk still
-  // The version that every block of the server has records from; 0: the first.
+  // All records of trained blocks below this version are on the disk.
+  uint64_t durable = 0;
+  // The highest version of any block that the journal was told of.
+  uint64_t taken = 0;
+  uint64_t bytes = 0;       // written to this journal
+  uint64_t disk_bytes = 0;  // of them, still on the disk
+  // The version from which on every block of the server has records. 0: from the first.
   uint64_t begins_at = 0;
-  uint64_t snapshots = 0;  // that were taken, of shards
-  std::string error = {};  // why it ended; empty: it goes on
-  bool has_ended = false;  // and does not begin anew yet
-  uint64_t endings = 0;    // that there were
+  uint64_t snapshots = 0;  // snapshots of shards taken so far
+  std::string error = {};  // why the journal ended; empty: it goes on
+  bool has_ended = false;  // true until it starts over
+  uint64_t endings = 0;    // how often it has ended
 
   uint64_t lag() const { return taken > durable ? taken - durable : 0; }
 };
@@ -123,73 +140,79 @@ struct JournalState {
 class Journal {
  public:
   explicit Journal(JournalOptions options);
-  ~Journal();  // stops
+  ~Journal();  // calls Stop
 
-  // Makes a folder for it, and tries whether it takes files; errors name it.
+  // Creates the job's folder and tests whether it takes files. Errors name the folder.
   absl::Status Begin(JournaledJob job) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Ends the journals of which something waits for a disk that is stuck, if they can begin
-  // anew. To be called often, from a thread that writes to no disk: where it was not for half
-  // of the patience, this process stood still, and knows nothing of the disk.
+  // Ends the journals that wait for a disk that is stuck, if they can start over. Call it
+  // often, from a thread that writes to no disk. If it was not called for half of the
+  // patience, this process stood still and knows nothing about the disk.
   void EndIfStuck() ABSL_LOCKS_EXCLUDED(mutex_);
-  // Of this run of the job, the same on all servers. Before the first record; later ones
-  // change nothing.
+  // Sets the name of this run of the job, which is the same on all servers. Call it
+  // before the first record; later calls change nothing.
   void Name(uint32_t job, const std::string& run) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Queues a record for the disk. Blocks while the backlog has no room.
   void Take(uint32_t job, uint32_t engine, std::shared_ptr<const ShardRecord> record)
       ABSL_LOCKS_EXCLUDED(mutex_);
-  // One that is fenced and has ended may begin anew as that generation.
+  // Allows a fenced journal that has ended to start over as that generation.
   void Allow(uint32_t job, uint32_t generation) ABSL_LOCKS_EXCLUDED(mutex_);
-  // From here on Take gives what the engine's shard is, and its records; false: not now.
+  // Declares that Take gives the state of the engine's shard and its records from here
+  // on. Returns false if the journal cannot start over now.
   bool BeginAnew(uint32_t job, uint32_t engine) ABSL_LOCKS_EXCLUDED(mutex_);
-  // What on_snapshot has asked for was taken, and there is more.
+  // Declares that the blocks that on_snapshot asked for were taken, and more follow.
   void TookState(uint32_t job, uint32_t engine) ABSL_LOCKS_EXCLUDED(mutex_);
-  // What was taken is all that the engine's shard is.
+  // Declares that what was taken is the whole state of the engine's shard.
   void Whole(uint32_t job, uint32_t engine) ABSL_LOCKS_EXCLUDED(mutex_);
-  // This server's part of a checkpoint at that version is written: once all of it is, what
-  // it covers can go.
+  // Declares that this server's part of a checkpoint at that version is written. Once the
+  // whole checkpoint is, the segments that it covers may be deleted.
   void Saved(uint32_t job, uint64_t step) ABSL_LOCKS_EXCLUDED(mutex_);
-  // What was taken is still written.
+  // Forgets the job. What was taken is still written.
   void Drop(uint32_t job) ABSL_LOCKS_EXCLUDED(mutex_);
   void DropAll() ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Empty for jobs that have none, or whose run has no name yet.
+  // Returns the name of the job's run. Empty if the job has no journal or its run no name
+  // yet.
   std::string RunOf(uint32_t job) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Nothing for jobs that have no journal.
+  // Returns nothing for jobs without a journal.
   std::optional<JournalState> State(uint32_t job) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Writes what was taken.
+  // Writes what was taken, and ends the thread.
   void Stop() ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
   enum class Phase { kGoesOn, kEnded, kBeginsAnew };
-  // What its thread is at. Deleting a thousand segments, or reading the heads of a checkpoint,
-  // takes longer than a sync.
+  // What the journal's thread is doing. Tidying is given more time: deleting a thousand
+  // segments, or reading the heads of a checkpoint, takes longer than a sync.
   enum class Stage { kWrites, kTidies };
   struct Job {
     uint32_t id = 0;
-    uint64_t number = 0;  // of all that there ever were
+    uint64_t number = 0;  // counts all jobs that ever began
     uint32_t engines = 0;
     Phase phase = Phase::kGoesOn;
     bool may_begin_anew = false;
     bool is_fenced = false;
-    bool is_allowed = true;      // to begin anew now
-    bool has_all_parts = false;  // of one that begins anew
+    bool is_allowed = true;  // to start over now
+    // True if the journal starts over and all engines have called Whole.
+    bool has_all_parts = false;
     uint32_t generation = 0;
-    absl::Duration retry = {};  // after it has ended
+    absl::Duration retry = {};  // until the next attempt, after it has ended
     absl::Duration retry_at = {};
-    std::set<uint32_t> silent = {};   // engines whose records are not taken
-    std::set<uint32_t> partial = {};  // engines that began anew, and are not whole
+    std::set<uint32_t> silent = {};  // engines whose records are not taken
+    // Engines that have begun to start over, and are not whole.
+    std::set<uint32_t> partial = {};
     SegmentHead head = {};
     std::string run = {};
     JournalState state = {};
-    std::set<uint64_t> saved = {};  // versions whose checkpoints may not be complete yet
-    std::vector<ShardLog> shards;   // of its thread
+    // Versions whose checkpoints may not be complete yet.
+    std::set<uint64_t> saved = {};
+    std::vector<ShardLog> shards;  // used by the journal's thread only
   };
   struct Event {
     enum class Kind { kRecord, kTookState, kWhole };
     Kind kind = Kind::kRecord;
     std::shared_ptr<Job> job = {};
     uint32_t engine = 0;
-    std::shared_ptr<const ShardRecord> record = {};  // null: it is no record
+    std::shared_ptr<const ShardRecord> record = {};  // null unless kind is kRecord
     uint64_t bytes = 0;
   };
 
@@ -200,7 +223,7 @@ class Journal {
   void FinishBeginning(Job& job) ABSL_LOCKS_EXCLUDED(mutex_);
   void FinishIfFarEnough(Job& job) ABSL_LOCKS_EXCLUDED(mutex_);
   void Say(Event::Kind kind, uint32_t job, uint32_t engine) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Of what is no record, once the records before it are synced.
+  // Handles an event that is not a record, once the records before it are synced.
   void Heed(const Event& event) ABSL_LOCKS_EXCLUDED(mutex_);
   void FinishSnapshots(Job& job) ABSL_LOCKS_EXCLUDED(mutex_);
   void AskForSnapshots(const std::shared_ptr<Job>& job) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -210,7 +233,7 @@ class Journal {
   std::string FolderOfRun(const Job& job) const;
   void Fail(Job& job, const absl::Status& why) ABSL_LOCKS_EXCLUDED(mutex_);
   void End(Job& job, const std::string& why) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Nothing when that was said.
+  // Returns nothing if the loss was reported before.
   std::optional<absl::Status> Lose(Job& job, const absl::Status& why)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool WaitForRoom(Job& job, uint64_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -232,11 +255,12 @@ class Journal {
   SteadyCondition changed_;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   bool is_lost_ ABSL_GUARDED_BY(mutex_) = false;
-  uint64_t begun_ ABSL_GUARDED_BY(mutex_) = 0;  // jobs
+  uint64_t begun_ ABSL_GUARDED_BY(mutex_) = 0;  // number of jobs begun
   Backlog backlog_ ABSL_GUARDED_BY(mutex_);
   std::map<uint32_t, std::shared_ptr<Job>> jobs_ ABSL_GUARDED_BY(mutex_);
   std::deque<Event> events_ ABSL_GUARDED_BY(mutex_);
-  std::set<std::shared_ptr<Job>> writing_ ABSL_GUARDED_BY(mutex_);  // of the group
+  std::set<std::shared_ptr<Job>> writing_
+      ABSL_GUARDED_BY(mutex_);  // jobs of the group being written
   Stage stage_ ABSL_GUARDED_BY(mutex_) = Stage::kTidies;
   absl::Duration looked_at_ ABSL_GUARDED_BY(mutex_) = absl::ZeroDuration();
 

@@ -1,5 +1,6 @@
-// What becomes of what was written: a journal that ended begins anew, one that goes on takes
-// snapshots, and what is superseded or covered by a checkpoint is deleted.
+// What happens to a journal apart from writing: one that has ended starts over, one that
+// goes on takes snapshots, and segments that are superseded or covered by a checkpoint
+// are deleted.
 #include <algorithm>
 #include <set>
 #include <utility>
@@ -14,7 +15,7 @@
 namespace syncline {
 namespace {
 
-// A disk with less than so many segments' room is full.
+// A disk with room for fewer segments counts as full.
 constexpr uint64_t kRoomSegments = 2;
 
 }  // namespace
@@ -78,7 +79,7 @@ void Journal::AskForSnapshots(const std::shared_ptr<Job>& job) {
   }
 }
 
-// ---- Beginning anew ----
+// ---- Starting over (BeginAnew) ----
 
 absl::Status Journal::CheckRoom(const Job& job) const {
   const std::string folder =
@@ -119,12 +120,12 @@ void Journal::LookForRoom() {
     job->phase = Phase::kBeginsAnew;
     job->has_all_parts = false;
     job->partial = job->silent;
-    options_.log.Info("the journal begins anew", {{"job", job->id}});
+    options_.log.Info("the journal starts over", {{"job", job->id}});
     options_.on_room(job->id);
   }
 }
 
-// So that all of the job can be played to a step that all have (ADR 33).
+// Waits until all of the job can be played to a step that all shards have (ADR 33).
 void Journal::FinishIfFarEnough(Job& job) {
   {
     absl::MutexLock lock(&mutex_);
@@ -182,7 +183,7 @@ void Journal::Prune() {
       if (!Covers(*job, *step)) continue;
       for (ShardLog& shard : job->shards) {
         if (const auto pruned = shard.Prune(*step); !pruned.ok()) {
-          options_.log.Warning("a segment of the journal stays",
+          options_.log.Warning("a segment of the journal could not be deleted",
                                {{"job", job->id}, {"error", pruned.message()}});
         }
       }
@@ -194,14 +195,17 @@ void Journal::Prune() {
   }
 }
 
-// What cannot be read covers nothing: its manifest and the heads of all its files are read.
+// Returns whether the checkpoint at that step covers the journal: its manifest and the
+// heads of all its files can be read.
 bool Journal::Covers(Job& job, uint64_t step) {
   const auto reader = CheckpointReader::Open(*options_.checkpoints, job.head.job,
                                              {job.head.checkpoint_run, step});
   if (reader.ok()) return true;
   if (absl::IsNotFound(reader.status())) return false;  // not complete yet
-  options_.log.Warning("the journal keeps what a checkpoint should cover",
-                       {{"job", job.id}, {"error", reader.status().message()}});
+  options_.log.Warning(
+      "the journal keeps its records, because the checkpoint that should cover them "
+      "cannot be read",
+      {{"job", job.id}, {"error", reader.status().message()}});
   absl::MutexLock lock(&mutex_);
   job.saved.erase(step);
   return false;

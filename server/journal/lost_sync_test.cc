@@ -1,4 +1,5 @@
-// A sync that fails: the system may have dropped what was written, and says so once.
+// A sync that fails: the system may have dropped what was written, and reports it only
+// once.
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -25,11 +26,11 @@
 
 namespace {
 
-// What the next sync of a file fails with; 0: it does not. Like Linux, one fails, and the
-// later ones succeed.
+// The errno of the next sync of a file; 0: it succeeds. As on Linux, only one sync fails,
+// and later ones succeed.
 std::atomic<int> next_sync_fails_with = 0;
 
-// A disk on which syncs hang, once that is begun, until it is over; then they fail.
+// A disk on which syncs hang from Begin to End; then they fail.
 class StuckDisk {
  public:
   void Begin() {
@@ -47,7 +48,7 @@ class StuckDisk {
     absl::MutexLock lock(&mutex_);
     is_stuck_ = false;
   }
-  // What a sync fails with; 0: it does not.
+  // Returns the errno that a sync fails with; 0: it succeeds.
   int Sync() {
     absl::MutexLock lock(&mutex_);
     if (!is_stuck_) return 0;
@@ -72,7 +73,7 @@ StuckDisk& stuck_disk() {
 
 }  // namespace
 
-// In place of libc's.
+// Replaces the function of libc.
 extern "C" int fdatasync(int fd) {
   int error = stuck_disk().Sync();
   if (error == 0) error = next_sync_fails_with.exchange(0);
@@ -151,7 +152,7 @@ TEST_F(LostSync, EndsTheServerAndNothingMoreCountsAsSafe) {
               AllOf(HasSubstr("shard-00003-000001.journal"), HasSubstr("errno 5"),
                     HasSubstr("'night' all steps below 3 are on the disk"),
                     HasSubstr("--journal-dir")));
-  // Later syncs would succeed, and say nothing of what was dropped.
+  // Later syncs would succeed, and hide what was dropped.
   job_->StepUnanswered(3);
   job_->Stop();
   EXPECT_EQ(job_->durable_records(), durable);
@@ -177,14 +178,15 @@ TEST_F(LostSync, LeavesWhatWasSyncedForTheServerThatComesNext) {
 
 TEST_F(LostSync, OfAFullDiskEndsTheJournalAlone) {
   next_sync_fails_with = ENOSPC;
-  job_->Step(3);  // nobody waits for what will not be
+  job_->Step(3);  // nobody waits for records that will not be written
   EXPECT_THAT(job_->state().error, HasSubstr("free space"));
 }
 
 class DiskThatHangs : public ::testing::Test {
  protected:
   static constexpr uint32_t kIdle = kNight + 1;
-  static constexpr uint32_t kKept = kNight + 2;  // nobody waits for it, in its mode
+  static constexpr uint32_t kKept =
+      kNight + 2;  // a job in a mode in which nobody waits for its records
   static constexpr absl::Duration kPatience = absl::Milliseconds(40);
 
   ~DiskThatHangs() override { stuck_disk().End(); }
@@ -201,7 +203,7 @@ class DiskThatHangs : public ::testing::Test {
   void Take(uint32_t job, uint64_t from) {
     journal_.Take(job, 0, std::make_shared<ShardRecord>(Settings(from)));
   }
-  // A record is being synced, and stays so.
+  // Leaves a record of kNight in a sync that hangs.
   void Hang() {
     Begin(kNight, "night", true);
     Take(kNight, 1);
@@ -235,10 +237,11 @@ TEST_F(DiskThatHangs, EndsTheJournalsOfThoseWhoWaitAlthoughThereIsRoom) {
   of_night_.Await(std::numeric_limits<uint64_t>::max());  // nobody waits for it
   EXPECT_THAT(journal_.State(kNight)->error, HasSubstr("which took none for 40ms"));
   EXPECT_EQ(journal_.State(kIdle)->error, "") << "nothing of it waited";
-  EXPECT_EQ(journal_.State(kKept)->error, "") << "it could not begin anew";
+  EXPECT_EQ(journal_.State(kKept)->error, "") << "it could not start over";
 }
 
-// Stopped by a debugger, or with its whole machine: what the disk did meanwhile is not known.
+// A debugger, or a halted machine, stopped the process: it does not know what the disk
+// did.
 TEST_F(DiskThatHangs, IsNoneForAProcessThatStoodStill) {
   Hang();
   for (int i = 0; i < 5; ++i) {
@@ -261,7 +264,7 @@ TEST_F(DiskThatHangs, IsStillGivenTheLastRecordsOfAJobThatIsOver) {
   EXPECT_TRUE(*HasRecords(*run));
 }
 
-// Nobody relies on what the journal had, since it has ended: no reason to end the server.
+// The journal has ended, so nobody relies on it: no reason to end the server.
 TEST(LostSyncOfAnEndedJournal, EndsNoServer) {
   const TempDirectory directory;
   constexpr uint32_t kDay = kNight + 1;

@@ -1,5 +1,6 @@
-// Jobs of the modes asp and ssp from their journals: to the same bits, or refused.
+// Jobs in modes asp and ssp replay from their journals to the same bits, or are refused.
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <memory>
@@ -12,6 +13,7 @@
 #include "gtest/gtest.h"
 #include "server/checkpoint/directory_store.h"
 #include "server/journal/replay.h"
+#include "server/journal/restore.h"
 #include "server/journal/segment.h"
 #include "server/shard/recorded_job_test_util.h"
 
@@ -33,7 +35,7 @@ RecordCase CaseOf(NamedOptions mode, OptimizerSettings optimizer) {
   return one;
 }
 
-// Worker 0 makes two steps for one of worker 1, or is as far ahead as it may be.
+// Worker 0 makes two steps for each one of worker 1, as far as it may be ahead.
 void Train(RecordedJob& job, const SyncMode& mode) {
   for (uint64_t turn = 0; turn < 4; ++turn) {
     job.ForEachBlock([&](uint32_t block) {
@@ -53,10 +55,11 @@ void Train(RecordedJob& job, const SyncMode& mode) {
   }
 }
 
-// A journal of one segment, and its job played from it.
+// A journal of one segment, and the job that is played from it.
 class PlayedJob {
  public:
   explicit PlayedJob(RecordCase one) : one_(std::move(one)), job_(one_) {
+    std::filesystem::create_directories(folder_);
     Train(job_, one_.training.sync());
     SegmentHead head = {.job = "night", .specification = "bytes", .shard = kShardNumber};
     job_.ForEachBlock([&](uint32_t block) { head.blocks.push_back(block); });
@@ -65,7 +68,7 @@ class PlayedJob {
     EXPECT_TRUE(writer->Sync().ok());
   }
 
-  // As a program of format 1 wrote it.
+  // Rewrites the file as a program of format 1 would have written it.
   void BeOfFormat1() {
     std::fstream file(path_, std::ios::binary | std::ios::in | std::ios::out);
     std::string bytes(std::istreambuf_iterator<char>(file), {});
@@ -81,7 +84,7 @@ class PlayedJob {
     file.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
   }
 
-  // Record by record, into a shard that had nothing.
+  // Plays record by record into an empty shard, and compares.
   void ExpectSameBits() {
     const auto reader = *SegmentReader::Open(path_, SegmentReader::Place::kFollowed);
     ShardRig again(OptionsFor(one_, Records::kNone));
@@ -97,20 +100,31 @@ class PlayedJob {
     EXPECT_EQ(again.Weights(0), job_.rig().Weights(0));
   }
 
+  // As a server does that was started again.
+  absl::Status GoOn() {
+    const auto run = RunRestore::Open({.directory = directory_.path(),
+                                       .job = "night",
+                                       .run = "run1",
+                                       .shards = {kShardNumber},
+                                       .layout = Layout()});
+    if (!run.ok()) return run.status();
+    std::vector<ShardBlock> blocks;
+    for (const BlockRange& range : CutIntoBlocks(one_.tensors)) {
+      blocks.push_back({static_cast<uint32_t>(blocks.size()), range});
+    }
+    ShardRig again(OptionsFor(one_, Records::kNone));
+    return (*run)->Play(kShardNumber, blocks, again.shard()).status();
+  }
+
   absl::StatusOr<ReplaySummary> Verify() {
-    auto layout = std::make_shared<CheckpointLayout>();
     ShardOptions shard = {.job = 7, .seed = 5, .shard = kShardNumber};
     shard.transfers.assign(
         one_.tensors.size(),
         {.push = *ParseTransfer(one_.push), .publish = *ParseTransfer(one_.publish)});
     shard.seed_codec = *codecs_.Find(CodecId::kFp32);
     shard.training = one_.training;
-    for (size_t i = 0; i < one_.tensors.size(); ++i) {
-      shard.tensors.push_back({.shape = TensorShape({&one_.tensors[i], 1})});
-      layout->tensors.push_back(
-          {std::string(1, static_cast<char>('a' + i)), {one_.tensors[i]}});
-    }
-    layout->plan = *TrainingPlan::Create(shard.training, shard.tensors);
+    shard.tensors = Trained();
+    const auto layout = Layout();
     JournalRun run = {
         .head = *(*SegmentReader::Open(path_, SegmentReader::Place::kLast))->head()};
     run.shards[kShardNumber] = {path_};
@@ -129,11 +143,29 @@ class PlayedJob {
   }
 
  private:
+  std::vector<TrainedTensor> Trained() const {
+    std::vector<TrainedTensor> trained;
+    for (const uint64_t& elements : one_.tensors) {
+      trained.push_back({.shape = TensorShape({&elements, 1})});
+    }
+    return trained;
+  }
+  std::shared_ptr<const CheckpointLayout> Layout() const {
+    auto layout = std::make_shared<CheckpointLayout>();
+    for (size_t i = 0; i < one_.tensors.size(); ++i) {
+      layout->tensors.push_back(
+          {std::string(1, static_cast<char>('a' + i)), {one_.tensors[i]}});
+    }
+    layout->plan = *TrainingPlan::Create(one_.training, Trained());
+    return layout;
+  }
+
   const CodecRegistry codecs_ = CodecRegistry::Builtin();
   const RecordCase one_;
   RecordedJob job_;
   TempDirectory directory_;
-  const std::string path_ = directory_.path() + "/" + SegmentName(kShardNumber, 1);
+  const std::string folder_ = directory_.path() + "/night/run1";
+  const std::string path_ = folder_ + "/" + SegmentName(kShardNumber, 1);
 };
 
 const OptimizerSettings kPlain = {.name = "sgd", .options = {{"lr", 0.1}}};
@@ -160,14 +192,17 @@ TEST(ModeJournals, GiveTheSameBitsAgain) {
   }
 }
 
-// Its server weighed by the learning rate.
+// The server that wrote it scaled the learning rate by age.
 TEST(ModeJournals, OfFormat1AreRefusedWhereTheRuleWasAnother) {
   PlayedJob job(CaseOf(Asp({{"age_power", 1}}), kMomentum));
   job.BeOfFormat1();
-  EXPECT_THAT(job.Verify().status().ToString(),
-              AllOf(HasSubstr("is of format 1: its server weighed old contributions by "
-                              "the learning rate of optimizer 'sgd'"),
-                    HasSubstr("replay it with the Syncline that wrote it")));
+  for (const absl::Status& refused : {job.Verify().status(), job.GoOn()}) {
+    EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition);
+    EXPECT_THAT(std::string(refused.message()),
+                AllOf(HasSubstr("is of format 1: its server weighed old contributions by "
+                                "the learning rate of optimizer 'sgd'"),
+                      HasSubstr("with the version of Syncline that wrote it")));
+  }
 }
 
 TEST(ModeJournals, OfFormat1ArePlayedWhereTheRuleIsTheSame) {
@@ -180,6 +215,8 @@ TEST(ModeJournals, OfFormat1ArePlayedWhereTheRuleIsTheSame) {
     PlayedJob job(one);
     job.BeOfFormat1();
     EXPECT_TRUE(job.Verify().ok()) << job.Verify().status();
+    const absl::Status goes_on = job.GoOn();
+    EXPECT_TRUE(goes_on.ok()) << goes_on;
   }
 }
 

@@ -1,4 +1,5 @@
-// A shard of two blocks, two workers and a journal, for tests of what the journal is for.
+// A shard of two blocks and two workers with a journal, for tests of what the journal
+// guarantees.
 #pragma once
 
 #include <deque>
@@ -28,7 +29,7 @@ inline RigOptions NightRig() {
           .records = Records::kAwaited};
 }
 
-// How much of it is on the disk, as the journal says it.
+// How many records are on the disk, as the journal reports it.
 class Durable {
  public:
   void Say(uint64_t records) {
@@ -49,14 +50,14 @@ class Durable {
   uint64_t records_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
-// Why the journal is lost, as it says it.
+// Why the journal is lost, as it reports it.
 class Loss {
  public:
   void Say(const absl::Status& why) {
     absl::MutexLock lock(&mutex_);
     why_.push_back(why);
   }
-  // All that it has said, once it has.
+  // Waits for a report, and returns all reports so far.
   std::vector<absl::Status> Await() {
     const auto is_there = [this]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
       return !why_.empty();
@@ -115,7 +116,7 @@ class NightJob {
     }
     GiveSnapshots();
   }
-  // Of those that the journal asked for.
+  // Gives the states that the journal has asked for.
   void GiveSnapshots() {
     for (;;) {
       std::optional<ShardBackUp::Kind> order;
@@ -130,12 +131,12 @@ class NightJob {
     }
   }
   int orders_taken() const { return orders_taken_; }
-  // Once the disk takes files again: all that the shard is.
+  // Once the disk takes files again, gives the whole state of the shard.
   void BeginAnew() {
     has_room_.Await(1);
     has_room_.Say(0);
     ASSERT_TRUE(journal_.BeginAnew(kNight, 0));
-    EXPECT_FALSE(journal_.BeginAnew(kNight, 0));  // once
+    EXPECT_FALSE(journal_.BeginAnew(kNight, 0));  // only once
     taken_ = 0;
     durable_.Say(0);
     begins_anew_ = true;
@@ -148,7 +149,7 @@ class NightJob {
     while (!state().error.empty()) absl::SleepFor(absl::Milliseconds(5));
     begins_anew_ = false;
   }
-  // Of a step that the journal does not answer: only what is taken of it.
+  // Makes a step but only gives its records to the journal, which does not answer.
   void StepUnanswered(uint64_t step) {
     for (uint32_t block = 0; block < 2; ++block) {
       for (const uint32_t rank : {0u, 1u}) {
@@ -169,7 +170,8 @@ class NightJob {
   }
 
  private:
-  // All that it says is on the disk before it does anything else.
+  // Handles outputs. Waits until all records are on the disk before it does anything
+  // else.
   void Do(const ShardOutputs& outputs) {
     const uint64_t before = taken_;
     for (const ShardOutput& output : outputs) {

@@ -18,7 +18,8 @@ enum class Kind : uint8_t {
   kJobState = 6
 };
 
-// Longer ones are no payloads: each member's frames of a block, none of them above a sum.
+// Longer bytes are not a payload. A payload holds each member's frames of a block, or a sum;
+// frames are recorded only if they are shorter than the sum.
 constexpr size_t kMaxPayloadBytes = size_t{kBlockElements} * sizeof(float);
 constexpr uint8_t kIsParting = 1;
 
@@ -74,7 +75,7 @@ void Put(const SeedRecord& record, ByteWriter& out) {
   PutSlots(record.state, out);
 }
 
-// Without its values.
+// Reads all but the values, which are the payload.
 SeedRecord TakeSeed(ByteReader& in) {
   SeedRecord record = {.block = in.Take<uint32_t>()};
   record.updates = in.Take<uint64_t>();
@@ -82,7 +83,7 @@ SeedRecord TakeSeed(ByteReader& in) {
   return record;
 }
 
-// Its weights are the payload.
+// Writes all but the weights, which are the payload.
 void Put(const BlockStateRecord& record, ByteWriter& out) {
   const BlockSnapshot& saved = *record.saved;
   out.Put<uint32_t>(record.block);
@@ -97,7 +98,7 @@ void Put(const BlockStateRecord& record, ByteWriter& out) {
   out.PutValues(record.factors);
 }
 
-// Only what has values is recorded so.
+// Reads the state of a block; only blocks with values are recorded.
 BlockStateRecord TakeBlockState(ByteReader& in) {
   BlockStateRecord record = {.block = in.Take<uint32_t>()};
   BlockSnapshot saved = {.version = in.Take<uint64_t>()};
@@ -257,7 +258,7 @@ PartingRecord TakeParting(ByteReader& in) {
   return record;
 }
 
-// Of its own, aligned as values are. Null memory for none.
+// Returns a copy, aligned like values in memory. Null if there is no payload.
 Slice TakePayload(ByteReader& in) {
   const ByteView bytes = in.TakeBytes(in.left());
   if (bytes.empty()) return {};
@@ -334,7 +335,7 @@ absl::StatusOr<ShardRecord> ReadRecord(ByteView bytes) {
     is_known = false;
   }
   if (is_known && in.ok()) return record;
-  return absl::DataLossError("its bytes are no record");
+  return absl::DataLossError("its bytes are not a record");
 }
 
 }  // namespace syncline

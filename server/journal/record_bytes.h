@@ -1,5 +1,7 @@
-// Records of shards (server/shard/record.h) as bytes of a journal: a head, which says how
-// long the payload behind it is.
+// Encodes records of shards (server/shard/record.h) as bytes of a journal: a head with
+// all fields, then the payload.
+//
+// A payload extends to the end of the bytes.
 //
 // Thread safety: pure functions.
 #pragma once
@@ -15,11 +17,11 @@ namespace syncline {
 
 struct RecordBytes {
   std::vector<std::byte> head = {};
-  Slice payload = {};  // the record's own
+  Slice payload = {};  // the record's own memory
 };
 
 RecordBytes WriteRecord(const ShardRecord& record);
-// DataLoss when the bytes are no record. The payload is a copy.
+// Fails with DataLoss if the bytes are not a record. The payload is a copy.
 absl::StatusOr<ShardRecord> ReadRecord(ByteView bytes);
 
 }  // namespace syncline

@@ -1,4 +1,4 @@
-// Records as bytes: what comes back is what went in, or an error.
+// Records as bytes: reading gives what was written, or an error.
 #include <cstddef>
 #include <vector>
 
@@ -19,7 +19,7 @@ std::vector<std::byte> BytesOf(const ShardRecord& record) {
   return {bytes.view().begin(), bytes.view().end()};
 }
 
-// All kinds of them: those of a backup, begun while the job went on.
+// A job with all kinds of records: those of a backup that began during the job.
 RecordCase EveryKind() {
   RecordCase one = {.publish = "onebit:min_elements=0,vectors=1",
                     .tensors = {300, kBlockElements + 3}};
@@ -77,7 +77,7 @@ TEST(RecordPlayer, SaysThatRecordsAreOfAnotherShard) {
   for (const auto& record : job.records()) status.Update(player.Take(*record));
   EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
   EXPECT_THAT(std::string(status.message()),
-              HasSubstr("records are of block 1, which is not of this shard"));
+              HasSubstr("records contain block 1, which does not belong to this shard"));
 }
 
 }  // namespace

@@ -67,8 +67,8 @@ absl::Status RecordPlayer::Flush() {
 absl::Status RecordPlayer::Take(ShardRecord record) {
   const std::optional<uint32_t> block = BlockOf(record);
   if (block && !shard_.HasBlock(*block)) {
-    return absl::DataLossError(absl::StrCat(options_.records, " are of block ", *block,
-                                            ", which is not of this shard"));
+    return absl::DataLossError(absl::StrCat(options_.records, " contain block ", *block,
+                                            ", which does not belong to this shard"));
   }
   if (!filter_.Takes(record, shard_)) return absl::OkStatus();
   const auto* step = std::get_if<StepRecord>(&record.what);

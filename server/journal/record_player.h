@@ -1,5 +1,5 @@
-// Plays the records of one shard, in order, and compares digests. Those of blocks that step
-// together are played together, or not at all.
+// Plays the records of one shard in order and compares digests. Records of blocks that
+// step together are played together or not at all.
 //
 // Thread safety: none.
 #pragma once
@@ -19,45 +19,49 @@ namespace syncline {
 
 // What a shard has before its first record.
 enum class PlayedFrom {
-  kNothing,     // its blocks begin with their seeds, or with their states
+  kNothing,     // its blocks begin with their seeds or states
   kCheckpoint,  // all blocks
-  kSnapshot,    // nothing, and records of a block count from its state on
+  // Nothing. Records of a block count only after its state.
+  kSnapshot,
 };
 
-// Which records are to be played. A block's state is for a shard that lacks the block: one
-// that was played up to there is there already.
+// Decides which records to play. The state of a block is only for a shard that lacks the
+// block; a shard that was played up to there has it already.
 class RecordFilter {
  public:
   explicit RecordFilter(PlayedFrom beginning) : beginning_(beginning) {}
 
-  // REQUIRES: the shard has been given all that were taken.
+  // Returns whether to play the record. REQUIRES: all records accepted before have been
+  // played.
   bool Takes(const ShardRecord& record, const Shard& shard);
-  // DataLoss when a block whose records were passed over has not come. At the end.
+  // Call it at the end. Fails with DataLoss if records of a block were skipped and its
+  // state has never come.
   absl::Status CheckWhole(const Shard& shard, const std::string& records) const;
 
  private:
   const PlayedFrom beginning_;
-  bool has_job_ = false;            // as a whole: what it had is there
+  bool has_job_ = false;            // state of the job as a whole is there
   std::set<uint32_t> passed_over_;  // blocks
 };
 
 struct RecordPlayerOptions {
   PlayedFrom beginning = PlayedFrom::kNothing;
-  std::string records = {};  // what they are called in errors
-  std::string whose = {};    // from what a block differs, in errors
+  std::string records = {};  // name of the records in errors
+  std::string whose = {};    // what a block differs from, in errors
 };
 
 class RecordPlayer {
  public:
-  // The shard outlives it.
+  // The shard must outlive the player.
   RecordPlayer(Shard& shard, RecordPlayerOptions options)
       : shard_(shard), options_(std::move(options)), filter_(options_.beginning) {}
 
-  // DataLoss when it cannot be played, or leads elsewhere than it says.
+  // Plays the record. Fails with DataLoss if it cannot be played, or if a digest differs.
   absl::Status Take(ShardRecord record);
-  // What was played makes sense without what follows.
+  // Returns whether everything that was taken has been played: no record waits for
+  // others.
   bool is_whole() const { return waiting_.empty(); }
-  // After the last: DataLoss when a block lacks its values.
+  // Call it after the last record. Fails with DataLoss if a block lacks its values.
   absl::Status CheckWhole() const { return filter_.CheckWhole(shard_, options_.records); }
   const std::map<uint32_t, uint64_t>& versions() const { return versions_; }
 

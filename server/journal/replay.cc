@@ -7,13 +7,16 @@
 #include <utility>
 #include <variant>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "comm/base/printable.h"
 #include "comm/base/status.h"
 #include "server/checkpoint/catalog.h"
 #include "server/checkpoint/load.h"
 #include "server/checkpoint/reader.h"
+#include "server/checkpoint/shared_name.h"
 #include "server/journal/record_player.h"
+#include "server/journal/rule.h"
 #include "server/journal/shard_log.h"
 #include "server/optimizer/loss_scaler.h"
 
@@ -36,7 +39,6 @@ class Player {
   }
   absl::Status Scan();
   absl::Status Scan(const std::vector<std::string>& segments);
-  absl::Status CheckRule(const SegmentHead& head, const std::string& path) const;
   void NoteBeginning(const SegmentHead& head, const ShardRecord& record);
   absl::Status ChooseStep();
   absl::Status ChooseBase();
@@ -61,29 +63,33 @@ class Player {
   BufferPool pool_{kPoolBytes};
   ReplaySummary summary_;
   Manifest manifest_;
-  std::unique_ptr<CheckpointReader> base_;  // null: the first values
+  std::unique_ptr<CheckpointReader> base_;  // null: begins with the first values
   bool is_whole_ = true;                    // no segment was deleted
+  // The checkpoint that the run began with, if any.
   std::optional<CheckpointName> began_from_;
-  // Shards whose journals begin anew, or with a snapshot, each with a version that it was
-  // at; and from which step on all of them have everything.
+  // By shard whose journal begins with block states (a new start, or a snapshot): the
+  // first of its trained blocks' versions. `first_`: the step from which on all shards
+  // have everything.
   std::map<uint32_t, uint64_t> anew_;
   uint64_t first_ = 0;
-  std::set<uint32_t> has_blocks_;  // shards
-  std::set<uint32_t> has_job_;     // likewise: what belongs to the job as a whole
+  std::set<uint32_t> has_blocks_;  // shards that have blocks
+  std::set<uint32_t> has_job_;     // shards whose state of the job has been read
   struct LossScale {
     uint64_t version = 0;
     float loss_scale = 1;
   };
-  std::optional<LossScale> scaled_from_;  // of the earliest of them
-  std::map<uint32_t, uint64_t> reached_;  // by block: where its records lead
-  std::set<uint32_t> seeded_;             // blocks whose first values are there
+  std::optional<LossScale> scaled_from_;  // from the shard that began earliest
+  // By block: the version that its records lead to.
+  std::map<uint32_t, uint64_t> reached_;
+  std::set<uint32_t> seeded_;  // blocks whose first values or states are there
   uint64_t to_ = 0;
-  std::map<std::pair<uint32_t, uint64_t>, uint32_t> digests_;  // of the shard under way
-  std::map<uint64_t, ShardDecision::Verdict> verdicts_;        // by step
+  std::map<std::pair<uint32_t, uint64_t>, uint32_t>
+      digests_;                                          // of the shard that is played
+  std::map<uint64_t, ShardDecision::Verdict> verdicts_;  // by step
 };
 
-// Of a shard whose journal begins anew, or with a snapshot: where. What it says of a block
-// after that is of a later snapshot.
+// Notes where a shard's journal begins, if it begins with block states. Later states of a
+// block belong to later snapshots and are ignored.
 void Player::NoteBeginning(const SegmentHead& head, const ShardRecord& record) {
   if (const auto* state = std::get_if<BlockStateRecord>(&record.what)) {
     const uint64_t version = state->saved->version;
@@ -102,30 +108,9 @@ void Player::NoteBeginning(const SegmentHead& head, const ShardRecord& record) {
   }
 }
 
-// Whether this program makes the steps that were made then.
-absl::Status Player::CheckRule(const SegmentHead& head, const std::string& path) const {
-  const TrainingSettings& training = options_.shard.training;
-  if (head.format > 1 || !training.sync().WeighsByAge()) return absl::OkStatus();
-  SYNCLINE_ASSIGN_OR_RETURN(const auto plan,
-                            TrainingPlan::Create(training, options_.shard.tensors));
-  for (const uint32_t block : head.blocks) {
-    if (block >= options_.blocks.size() || !IsTrained(block)) continue;
-    if (!plan->RemembersGradients(options_.blocks[block].tensor)) continue;
-    return absl::FailedPreconditionError(absl::StrCat(
-        path,
-        " is of format 1: its server weighed old contributions by the learning rate "
-        "of optimizer '",
-        training.optimizer.name,
-        "', and this program weighs the gradient, which gives other bits; replay it with "
-        "the Syncline that wrote it"));
-  }
-  return absl::OkStatus();
-}
-
 absl::Status Player::Scan(const std::vector<std::string>& segments) {
   SYNCLINE_ASSIGN_OR_RETURN(const auto records, ShardRecords::Open(segments));
   const SegmentHead& head = records->head();
-  SYNCLINE_RETURN_IF_ERROR(CheckRule(head, segments.front()));
   const bool is_anew = records->begins_anew();
   is_whole_ = is_whole_ && (is_anew || head.first_sequence <= 1);
   if (head.began_from && !is_anew) began_from_ = head.began_from;
@@ -134,9 +119,11 @@ absl::Status Player::Scan(const std::vector<std::string>& segments) {
   for (const uint32_t block : head.blocks) {
     if (block >= options_.blocks.size() || !reached_.emplace(block, first).second) {
       return absl::DataLossError(
-          absl::StrCat(segments.front(), " is of blocks that are not its own"));
+          absl::StrCat(segments.front(), " contains blocks that do not belong to it"));
     }
   }
+  SYNCLINE_RETURN_IF_ERROR(
+      CheckRule(head, segments.front(), *options_.layout, BlocksOf(head)));
   for (;;) {
     SYNCLINE_ASSIGN_OR_RETURN(const auto record, records->Next());
     if (!record) break;
@@ -148,9 +135,11 @@ absl::Status Player::Scan(const std::vector<std::string>& segments) {
     if (step == nullptr) continue;
     if (std::ranges::count(head.blocks, step->block) == 0) {
       return absl::DataLossError(absl::StrCat(segments.front(), " has records of block ",
-                                              step->block, ", which is not its own"));
+                                              step->block,
+                                              ", which does not belong to it"));
     }
-    if (is_anew && !seeded_.contains(step->block)) continue;  // its turn comes
+    if (is_anew && !seeded_.contains(step->block))
+      continue;  // its state is still to come
     reached_[step->block] = step->step + 1;
   }
   if (!records->torn().empty()) summary_.torn.push_back(records->torn());
@@ -163,9 +152,9 @@ absl::Status Player::Scan() {
   }
   for (uint32_t block = 0; block < options_.blocks.size(); ++block) {
     if (reached_.contains(block)) continue;
-    return absl::FailedPreconditionError(absl::StrCat(
-        "nothing of block ", block, " of ", options_.blocks.size(),
-        " is there: name the --journal-dir of every server that the job had"));
+    return absl::FailedPreconditionError(
+        absl::StrCat("no journal has block ", block, " of ", options_.blocks.size(),
+                     ": name the --journal-dir of every server that the job had"));
   }
   return absl::OkStatus();
 }
@@ -179,15 +168,16 @@ absl::Status Player::ChooseStep() {
     furthest = std::max(furthest, version);
   }
   summary_.last = last;
-  // No worker runs ahead of a block by more: ShardLog.
+  // No worker runs further ahead of a block (see ShardLog).
   constexpr uint64_t kFurthestBehind = 2;
   if (!IsAsync() && last < furthest && furthest - last > kFurthestBehind) {
-    summary_.torn.push_back(absl::StrCat(
-        "some blocks come to step ", last, " only, and others to ", furthest,
-        ": a journal had ended, or the directory is missing of a server that took the "
-        "place of another"));
+    summary_.torn.push_back(absl::StrCat("some blocks reach only step ", last,
+                                         ", and others step ", furthest,
+                                         ": a journal had ended, or the directory of a "
+                                         "server that replaced another one is missing"));
   }
-  if (IsAsync()) {  // blocks have no step in common: each as far as it came
+  // Blocks have no step in common: each is played as far as its records go.
+  if (IsAsync()) {
     if (options_.to) {
       return absl::InvalidArgumentError(
           "in mode asp blocks have no step in common: leave out --to");
@@ -200,13 +190,13 @@ absl::Status Player::ChooseStep() {
   if (to_ < first_) {
     return absl::FailedPreconditionError(
         absl::StrCat("the journal has all blocks from step ", first_,
-                     " on, with which a server's last snapshot begins, not at step ", to_,
-                     last < first_ ? "; it came no further" : ""));
+                     " on, where a server's last snapshot begins, but not at step ", to_,
+                     last < first_ ? "; it ended before that step" : ""));
   }
   if (to_ <= last && to_ % update == 0) return absl::OkStatus();
   return absl::FailedPreconditionError(
       to_ > last
-          ? absl::StrCat("the journal leads to step ", last, ", not to ", to_)
+          ? absl::StrCat("the journal ends at step ", last, ", before step ", to_)
           : absl::StrCat("step ", to_, " is in the middle of an update, which has ",
                          update, " pushes"));
 }
@@ -222,7 +212,8 @@ absl::Status Player::TryBase(const CheckpointName& name) {
   return absl::OkStatus();
 }
 
-// What goes on from an older step than it has to would lose the steps between.
+// Fails if a checkpoint is further than the journal: a job that continues from the replay
+// would lose the steps between.
 absl::Status Player::CheckCheckpoints() const {
   if (options_.checkpoints == nullptr || options_.to || IsAsync()) {
     return absl::OkStatus();
@@ -234,7 +225,7 @@ absl::Status Player::CheckCheckpoints() const {
     if (!one->is_complete || one->name.run != options_.run.head.checkpoint_run) continue;
     if (one->name.step <= summary_.last) break;
     return absl::AlreadyExistsError(absl::StrCat(
-        "the journal leads to step ", summary_.last, ", and checkpoint ",
+        "the journal ends at step ", summary_.last, ", but checkpoint ",
         one->name.ToString(), " is further; resume from that, or name a step with --to"));
   }
   return absl::OkStatus();
@@ -243,24 +234,39 @@ absl::Status Player::CheckCheckpoints() const {
 absl::Status Player::CheckName() const {
   SYNCLINE_ASSIGN_OR_RETURN(const auto all,
                             ListCheckpoints(out_, FolderOf(options_.about.job)));
+  // Parts that are shared have the name of the checkpoint that they were written with,
+  // which may be gone.
+  const std::string shared =
+      absl::StrCat(FolderOf(options_.about.job), "/", kSharedFolder, "/frozen-",
+                   manifest_.name.ToString(), "-");
   for (const CheckpointInfo& one : all) {
-    if (!one.is_complete || one.name != manifest_.name) continue;
+    if (!one.is_complete) continue;
+    bool is_taken = one.name == manifest_.name;
+    if (!is_taken) {
+      SYNCLINE_ASSIGN_OR_RETURN(const Manifest manifest,
+                                ReadManifest(out_, options_.about.job, one.name));
+      is_taken = std::ranges::any_of(manifest.files, [&](const CheckpointFile& file) {
+        return absl::StartsWith(BlobOf(manifest, file), shared);
+      });
+    }
+    if (!is_taken) continue;
     return absl::AlreadyExistsError(
-        absl::StrCat("checkpoint ", one.name.ToString(), " is in ", out_.Describe(),
+        absl::StrCat("checkpoint ", one.name.ToString(), " in ", out_.Describe(),
+                     " is or has a part of ", manifest_.name.ToString(),
                      " already; name another directory, or another step"));
   }
   return absl::OkStatus();
 }
 
-// The first values where they are there: so all of the journal is played. Otherwise the
-// latest checkpoint before the step.
+// Chooses the first values if they are there, so that the whole journal is played.
+// Otherwise chooses the latest checkpoint that is not after the step.
 absl::Status Player::ChooseBase() {
   const SegmentHead& head = options_.run.head;
   const bool has_checkpoints = options_.checkpoints != nullptr;
   if (began_from_ && to_ < began_from_->step) {
     return absl::FailedPreconditionError(
         absl::StrCat("this run began with checkpoint ", began_from_->ToString(),
-                     ", and step ", to_, " is before that; play the run before"));
+                     ", and step ", to_, " is earlier; replay the run before it"));
   }
   if (is_whole_ && !began_from_) {
     summary_.began = anew_.empty() ? "the first values"
@@ -278,7 +284,7 @@ absl::Status Player::ChooseBase() {
   const auto fits = [&](const CheckpointInfo& one) {
     return one.is_complete && one.name.run == head.checkpoint_run && one.name.step <= to_;
   };
-  absl::Status unfit;  // of the latest
+  absl::Status unfit;  // why the latest one does not fit
   for (auto one = all.rbegin(); one != all.rend(); ++one) {
     if (!fits(*one)) continue;
     const absl::Status tried = TryBase(one->name);
@@ -291,18 +297,19 @@ absl::Status Player::ChooseBase() {
       began_from_ ? absl::StrCat("checkpoint ", began_from_->ToString())
                   : absl::StrCat("a checkpoint of run ", head.checkpoint_run),
       ", and none up to step ", to_,
-      " is there; say where the job's checkpoints are with --checkpoint-dir"));
+      " was found; name the directory of the job's checkpoints with --checkpoint-dir"));
 }
 
 absl::Status Player::CheckSeeds() const {
-  if (base_ != nullptr) return absl::OkStatus();  // the shards that did not begin anew
+  // The checkpoint serves the shards that did not start over.
+  if (base_ != nullptr) return absl::OkStatus();
   for (uint32_t block = 0; block < options_.blocks.size(); ++block) {
     if (seeded_.contains(block)) continue;
     const uint32_t tensor = options_.blocks[block].tensor;
     return absl::FailedPreconditionError(absl::StrCat(
         "block ", block, " of tensor '", Printable(options_.layout->tensors[tensor].name),
         "' has no first values in the journal: they were not on the disk yet when it "
-        "ended; start the job anew, or go on from a checkpoint"));
+        "ended; start the job over, or go on from a checkpoint"));
   }
   return absl::OkStatus();
 }
@@ -343,11 +350,11 @@ absl::Status Player::Compare(const ShardOutputs& outputs, const Shard& shard,
     if (digest.empty()) continue;
     ++summary_.compared;
     if (shard.block_digest(applied->block) == digest.mapped()) continue;
-    return absl::DataLossError(absl::StrCat(
-        "block ", applied->block, " differs after step ", applied->step, " of shard ",
-        number,
-        ": its server had other bits than this replay; check the memory of both "
-        "machines"));
+    return absl::DataLossError(absl::StrCat("block ", applied->block,
+                                            " differs after step ", applied->step,
+                                            " of shard ", number,
+                                            ": its server had different bits from this "
+                                            "replay; check the memory of both machines"));
   }
   return absl::OkStatus();
 }
@@ -364,7 +371,7 @@ absl::Status Player::PlayRecords(ShardRecords& records, Shard& shard) {
       return filter.CheckWhole(shard, absl::StrCat("the records of shard ", number));
     }
     if (!filter.Takes(*record, shard)) continue;
-    // The record of its step has it, if that was made.
+    // If the step was made, its record contains the contribution.
     if (std::holds_alternative<PartingRecord>(record->what)) continue;
     if (std::holds_alternative<SettingsRecord>(record->what)) {
       AddSettings(std::make_shared<const ShardRecord>(*record), changes);
@@ -391,12 +398,12 @@ absl::Status Player::PlayRecords(ShardRecords& records, Shard& shard) {
 
 absl::Status Player::SavePart(const SegmentHead& head, const Shard& shard) {
   SYNCLINE_ASSIGN_OR_RETURN(const ShardSnapshot saved, shard.Save());
-  SYNCLINE_ASSIGN_OR_RETURN(
-      const auto part,
-      PartWriter::Create(out_, {.folder = FolderOf(manifest_.job, manifest_.name),
-                                .shard = head.shard,
-                                .layout = options_.layout,
-                                .blocks = BlocksOf(head)}));
+  SYNCLINE_ASSIGN_OR_RETURN(const auto part,
+                            PartWriter::Create(out_, {.job = manifest_.job,
+                                                      .name = manifest_.name,
+                                                      .shard = head.shard,
+                                                      .layout = options_.layout,
+                                                      .blocks = BlocksOf(head)}));
   for (const auto& [block, snapshot] : saved.blocks) {
     SYNCLINE_RETURN_IF_ERROR(part->Add(block, snapshot));
   }
@@ -421,8 +428,8 @@ absl::Status Player::PlayShard(uint32_t number,
   return SavePart(records->head(), *shard);
 }
 
-// Where all journals began anew, nothing says how long ago the scale had changed: it is
-// taken for a new one.
+// If all journals started over, nothing says how long ago the loss scale changed: it
+// counts as new.
 void Player::StartLossScaler() {
   const TrainingSettings& training = options_.shard.training;
   if (!training.ScalesLoss()) return;

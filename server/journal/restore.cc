@@ -18,6 +18,7 @@
 #include "server/checkpoint/reader.h"
 #include "server/journal/folder.h"
 #include "server/journal/record_player.h"
+#include "server/journal/rule.h"
 
 namespace syncline {
 namespace {
@@ -27,7 +28,8 @@ absl::Status Failed(const char* what, const std::string& path, int error) {
       absl::StrCat("cannot ", what, " ", path, ": ", std::strerror(error)));
 }
 
-// What follows was promised to nobody. What stays may not be on the disk yet.
+// Deletes what follows `place`, which was not reported as durable. Syncs what stays,
+// which may not be on the disk yet.
 absl::Status Cut(const std::vector<std::string>& segments,
                  const ShardRecords::Place& place) {
   for (size_t i = place.segments; i < segments.size(); ++i) {
@@ -54,8 +56,7 @@ uint32_t NumberOf(const std::string& segment) {
   return ParseSegmentName(std::filesystem::path(segment).filename().string())->number;
 }
 
-// Plays the records of one shard. Those of blocks that step together are played together,
-// or not at all.
+// Plays the records of one shard and notes how far they can be kept.
 class Player {
  public:
   Player(ShardRecords& records, const std::vector<std::string>& segments, Shard& shard)
@@ -70,11 +71,11 @@ class Player {
   const std::vector<std::string>& segments_;
   Shard& shard_;
   ShardRecords::Place whole_;
-  std::vector<uint64_t> reached_;  // by segment
+  std::vector<uint64_t> reached_;  // highest version, by segment
   ShardTail tail_;
 };
 
-// All that was read makes sense without what follows.
+// Notes that everything read so far is complete without what follows.
 void Player::Note(const std::map<uint32_t, uint64_t>& versions) {
   whole_ = records_.place();
   reached_.resize(whole_.segments);
@@ -84,9 +85,10 @@ void Player::Note(const std::map<uint32_t, uint64_t>& versions) {
 }
 
 absl::StatusOr<ShardTail> Player::Play(PlayedFrom beginning) {
-  RecordPlayer player(shard_, {.beginning = beginning,
-                               .records = segments_.front() + " and what follows it",
-                               .whose = "what the server had that wrote the journal"});
+  RecordPlayer player(shard_,
+                      {.beginning = beginning,
+                       .records = segments_.front() + " and the segments after it",
+                       .whose = "what the server that wrote the journal had"});
   Note({});
   for (;;) {
     SYNCLINE_ASSIGN_OR_RETURN(auto record, records_.Next());
@@ -136,12 +138,13 @@ absl::StatusOr<std::unique_ptr<RunRestore>> RunRestore::Open(RunRestoreOptions o
   for (const uint32_t shard : options.shards) {
     if (!run.shards.contains(shard)) {
       return absl::NotFoundError(
-          absl::StrCat("nothing of shard ", shard, " is in ", folder));
+          absl::StrCat("no journal of shard ", shard, " is in ", folder));
     }
     if (run.generations.at(shard) == options.generation) continue;
-    return absl::FailedPreconditionError(absl::StrCat(
-        "what is in ", folder, " of shard ", shard, " is its journal ",
-        run.generations.at(shard), ", and the job goes on from ", options.generation));
+    return absl::FailedPreconditionError(
+        absl::StrCat("in ", folder, " the journal of shard ", shard, " has generation ",
+                     run.generations.at(shard),
+                     ", but the job continues from generation ", options.generation));
   }
   std::unique_ptr<RunRestore> restore(new RunRestore(std::move(options), std::move(run)));
   restore->locks_ = std::move(locks);
@@ -160,7 +163,7 @@ absl::StatusOr<uint64_t> RunRestore::ReachedBy(
   }
 }
 
-// With a checkpoint, where what they began with is not in the journal.
+// Loads the checkpoint that the records follow; the journal does not contain its values.
 absl::Status RunRestore::Begin(const ShardRecords& records,
                                const std::vector<ShardBlock>& blocks, uint64_t reached,
                                Shard& shard) {
@@ -199,8 +202,12 @@ absl::StatusOr<ShardTail> RunRestore::Play(uint32_t number,
   std::vector<uint32_t> ids;
   for (const ShardBlock& block : blocks) ids.push_back(block.block);
   if (records->head().blocks != ids) {
-    return absl::FailedPreconditionError(
-        absl::StrCat(segments.front(), " is of other blocks than the shard has"));
+    return absl::FailedPreconditionError(absl::StrCat(
+        segments.front(), " contains different blocks from those of the shard"));
+  }
+  if (options_.layout != nullptr) {
+    SYNCLINE_RETURN_IF_ERROR(
+        CheckRule(records->head(), segments.front(), *options_.layout, blocks));
   }
   const PlayedFrom beginning = PlayedFromOf(*records);
   if (beginning == PlayedFrom::kCheckpoint) {

@@ -1,6 +1,5 @@
-// A server that was started again takes up what the one before it wrote: its shards are
-// made again from their records, what is torn off the end is cut, and the run goes on in
-// further segments.
+// Lets a restarted server continue what the one before it wrote. Its shards are rebuilt
+// from their records, a torn tail is cut off, and the run continues in further segments.
 //
 //   SYNCLINE_ASSIGN_OR_RETURN(auto run, RunRestore::Open({.directory = "/data/journal",
 //                                                         .job = "night",
@@ -9,7 +8,8 @@
 //   SYNCLINE_ASSIGN_OR_RETURN(ShardTail tail, run->Play(3, blocks, *shard));
 //   journal.Begin({.run = ..., .tails = {tail, ...}});
 //
-// While it is open, and the journal that goes on with it, nobody else writes these shards.
+// No other process can write these shards while this object, or the journal that
+// continues with its tails, is open.
 //
 // Thread safety: none.
 #pragma once
@@ -35,24 +35,25 @@ struct RunRestoreOptions {
   std::string directory = {};
   std::string job = {};
   std::string run = {};
-  std::vector<uint32_t> shards = {};  // that have blocks
-  uint32_t generation = 0;            // no other one is taken
-  // For runs that began with a checkpoint, or whose first segments were deleted for one.
+  std::vector<uint32_t> shards = {};  // shards that have blocks
+  uint32_t generation = 0;            // the only one that is accepted
+  // For runs that began with a checkpoint, or whose first segments a checkpoint has
+  // replaced.
   BlobStore* checkpoints = nullptr;
   std::shared_ptr<const CheckpointLayout> layout = {};
 };
 
 class RunRestore {
  public:
-  // Unavailable while another process still writes one of them, NotFound where a shard or
-  // the run is missing; other errors name the file.
+  // Fails with Unavailable while another process still writes one of the shards, and with
+  // NotFound if a shard or the run is missing. Other errors name the file.
   static absl::StatusOr<std::unique_ptr<RunRestore>> Open(RunRestoreOptions options);
 
-  // As the segments have it, for what follows.
+  // The head of the segments, for those that follow.
   const SegmentHead& head() const { return run_.head; }
 
-  // REQUIRES: the shard was made for these blocks, and has done nothing. DataLoss where the
-  // records are damaged, or lead elsewhere than they say.
+  // Plays the records of a shard. REQUIRES: the shard was made for these blocks, and has
+  // done nothing. Fails with DataLoss if the records are damaged or a digest differs.
   absl::StatusOr<ShardTail> Play(uint32_t number, const std::vector<ShardBlock>& blocks,
                                  Shard& shard);
 

@@ -1,5 +1,5 @@
-// A server that is started again: its shards are what anybody knows of them, and its journal
-// goes on.
+// A restarted server: its shards have everything that workers know of, and its journal
+// continues.
 #include "server/journal/restore.h"
 
 #include <cstdio>
@@ -30,7 +30,7 @@ class Restored : public ::testing::Test {
                              .run = "run1",
                              .shards = {kShard}});
   }
-  // As many steps, and what is there afterwards.
+  // Makes that many steps, and returns the state afterwards.
   ShardSnapshot Train(uint64_t steps) { return TrainIn(directory_, steps); }
   static ShardSnapshot TrainIn(const TempDirectory& directory, uint64_t steps) {
     NightJob job(directory.path(), NightRig());
@@ -85,7 +85,7 @@ TEST_F(Restored, WhatIsTornIsCutAndWrittenAgain) {
   auto tail = (*Open())->Play(kShard, back.blocks(), back.shard());
   ASSERT_TRUE(tail.ok()) << tail.status();
   EXPECT_EQ(back.shard().block_version(0), 3u);
-  EXPECT_EQ(back.shard().block_version(1), 2u);  // it was the last
+  EXPECT_EQ(back.shard().block_version(1), 2u);  // its record was the last
   EXPECT_EQ(tail->segments[0].bytes, fs::file_size(segment));
   back.Begin({*tail});
   back.Step(2);

@@ -25,7 +25,7 @@ struct SegmentFile {
   std::string path = {};
   SegmentKind kind = SegmentKind::kGoesOn;
 };
-// By shard, generation and number of the segment.
+// By shard, generation and segment number.
 using Generation = std::map<uint32_t, SegmentFile>;
 using Segments = std::map<uint32_t, std::map<uint32_t, Generation>>;
 
@@ -36,7 +36,7 @@ absl::StatusOr<std::vector<fs::path>> EntriesOf(const fs::path& folder) {
   for (; !error && entry != fs::directory_iterator(); entry.increment(error)) {
     entries.push_back(entry->path());
   }
-  // A server that had nothing of the job.
+  // The server has nothing of the job.
   if (!error || error == std::errc::no_such_file_or_directory) return entries;
   return absl::InternalError(
       absl::StrCat("cannot list ", folder.string(), ": ", error.message()));
@@ -57,7 +57,8 @@ absl::Status AddSegments(const fs::path& folder, Segments& segments) {
   return absl::OkStatus();
 }
 
-// Whether it would be enough by itself: the first one is what there was from the beginning.
+// Returns whether the generation is complete in itself. Generation 0 is: it has been
+// there from the beginning.
 bool IsWhole(uint32_t generation, const Generation& files) {
   const auto is_anew = [](const auto& one) {
     return one.second.kind == SegmentKind::kAnew;
@@ -65,7 +66,7 @@ bool IsWhole(uint32_t generation, const Generation& files) {
   return generation == 0 || std::ranges::any_of(files, is_anew);
 }
 
-// The highest that is whole.
+// Returns the highest generation that is whole.
 std::optional<uint32_t> WhatCounts(const std::map<uint32_t, Generation>& generations) {
   for (auto one = generations.rbegin(); one != generations.rend(); ++one) {
     if (IsWhole(one->first, one->second)) return one->first;
@@ -74,12 +75,13 @@ std::optional<uint32_t> WhatCounts(const std::map<uint32_t, Generation>& generat
 }
 
 void Sort(uint32_t shard, const Generation& files, JournalRun& run) {
-  uint32_t from = 0;  // number
+  uint32_t from = 0;  // number of the first segment that counts
   uint32_t to = std::numeric_limits<uint32_t>::max();
   for (const auto& [number, file] : files) {
     if (file.kind == SegmentKind::kAnew) {
       from = number;
-      to = std::numeric_limits<uint32_t>::max();  // an earlier attempt left something
+      // An earlier attempt may have left segments before it.
+      to = std::numeric_limits<uint32_t>::max();
     }
     if (file.kind == SegmentKind::kBegun) to = std::min(to, number);
   }
@@ -104,11 +106,12 @@ void Sort(const Segments& segments, JournalRun& run) {
   }
 }
 
-// Nothing when none has a head.
+// Returns the head of any of the shards; nothing if none has one.
 absl::StatusOr<std::optional<SegmentHead>> HeadOf(const JournalRun& run) {
   for (const auto& [shard, paths] : run.shards) {
     const auto reader = SegmentReader::Open(paths.front(), SegmentReader::Place::kLast);
-    // Deleted since it was listed, by a server that lives and has written what supersedes it.
+    // It was deleted after it was listed, by a running server that has written what
+    // supersedes it.
     if (absl::IsNotFound(reader.status())) continue;
     SYNCLINE_RETURN_IF_ERROR(reader.status());
     if ((*reader)->head()) return (*reader)->head();
@@ -187,7 +190,7 @@ namespace {
 
 constexpr char kSettled[] = "settled";
 
-// One for each directory that has segments of it.
+// Returns one folder for each directory that has segments of the run.
 std::set<fs::path> FoldersOf(const JournalRun& run) {
   std::set<fs::path> folders;
   for (const auto& [shard, segments] : run.shards) {
@@ -215,7 +218,8 @@ absl::StatusOr<std::vector<UniqueFd>> LockRun(const JournalRun& run) {
     const fs::path folder = fs::path(segments.front()).parent_path();
     paths.insert((folder / LockName(shard, run.generations.at(shard))).string());
   }
-  // Of other generations, too: one that is not whole may be somebody's who lives.
+  // Locks other generations as well: a running server may write one that is not whole
+  // yet.
   for (const fs::path& folder : FoldersOf(run)) {
     SYNCLINE_ASSIGN_OR_RETURN(const auto entries, EntriesOf(folder));
     for (const fs::path& entry : entries) {
@@ -308,7 +312,7 @@ absl::StatusOr<std::optional<ShardRecord>> ShardRecords::Next() {
   }
   if (reader_->torn_bytes() > 0) {
     torn_ = absl::StrCat("the last ", reader_->torn_bytes(), " bytes of ",
-                         segments_.back(), " are no whole record");
+                         segments_.back(), " are not a complete record");
   }
   return std::nullopt;
 }

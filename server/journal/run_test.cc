@@ -1,4 +1,4 @@
-// Where journals lie: which run is found, and which places are none.
+// Where journals are: which run is found, and which folders are not runs.
 #include "server/journal/run.h"
 
 #include <filesystem>
@@ -19,7 +19,7 @@ using ::testing::HasSubstr;
 
 class JournalRuns : public ::testing::Test {
  protected:
-  // Of one segment, which is empty.
+  // Writes a run of one segment without records.
   std::string Write(const std::string& run, int64_t created_unix_ms) {
     const std::string folder = directory_.path() + "/night/" + run;
     EXPECT_TRUE(MakeFolder(folder).ok());
@@ -61,7 +61,7 @@ TEST_F(JournalRuns, OneThatIsDamagedIsSaidAndStopsNoOther) {
   EXPECT_THAT(Find("b").status().ToString(), HasSubstr("use a newer Syncline"));
 }
 
-// Its server lives, and has deleted it since it was listed: here it never was there.
+// A running server has deleted the segment since it was listed. Here it never existed.
 TEST_F(JournalRuns, AnotherShardsSegmentThatIsGoneByNowStopsNoRestore) {
   Write("a", 1000);
   const std::string folder = directory_.path() + "/night/a/";
@@ -72,7 +72,7 @@ TEST_F(JournalRuns, AnotherShardsSegmentThatIsGoneByNowStopsNoRestore) {
 }
 
 TEST_F(JournalRuns, APlaceThatCannotBeReadIsNoEmptyOne) {
-  std::ofstream(directory_.File("night")) << "a file is no directory";
+  std::ofstream(directory_.File("night")) << "a file is not a directory";
   EXPECT_THAT(Find().status().ToString(), HasSubstr("cannot list " + directory_.path()));
 }
 
@@ -114,7 +114,7 @@ TEST_F(JournalRuns, WhatAServerWritesIsLocked) {
 TEST(JournalFolders, WhereNoFilesCanBeNoJobBegins) {
   const TempDirectory directory;
   const std::string file = directory.File("journal");
-  std::ofstream(file) << "a file is no directory";
+  std::ofstream(file) << "a file is not a directory";
   Journal journal({.directory = file});
   const absl::Status begun = journal.Begin({.job = 7, .head = {.job = "night"}});
   EXPECT_THAT(begun.ToString(), HasSubstr(file));

@@ -24,7 +24,7 @@ constexpr std::string_view kMagic = "SYNCJRNL";
 constexpr uint32_t kRecordMark = 0x43455253;  // "SREC"
 constexpr size_t kHeadPrefix = 8 + 4 + 4 + 4;
 constexpr size_t kFramePrefix = 4 + 4 + 8 + 8 + 4;
-// Segments are closed long before; what is larger was not written by this program.
+// Segments are closed at a much smaller size, so this program wrote no larger file.
 constexpr off_t kMaxSegmentBytes = off_t{1} << 30;
 
 absl::Status Failed(const char* what, const std::string& path, int error) {
@@ -170,7 +170,8 @@ absl::Status SegmentWriter::Append(const ShardRecord& record) {
 absl::Status SegmentWriter::Sync() {
   if (fdatasync(fd_.get()) != 0) {
     const int error = errno;
-    // What cannot be cut either is as a torn tail is: of a group that nobody was told of.
+    // If the cut fails as well, the file has a torn tail: a group that was not reported
+    // as durable.
     if (ftruncate(fd_.get(), static_cast<off_t>(synced_bytes_)) != 0) errno = error;
     return FailedSync(path_, error);
   }
@@ -187,8 +188,8 @@ absl::StatusOr<std::unique_ptr<SegmentReader>> SegmentReader::Open(
   struct stat about = {};
   if (!fd.valid() || fstat(fd.get(), &about) != 0) return Failed("read", path, errno);
   if (about.st_size > kMaxSegmentBytes) {
-    return absl::DataLossError(absl::StrCat(path, " has ", about.st_size,
-                                            " bytes: no segment of a journal has"));
+    return absl::DataLossError(absl::StrCat(
+        path, " has ", about.st_size, " bytes, more than any segment of a journal"));
   }
   std::vector<std::byte> bytes(static_cast<size_t>(about.st_size));
   size_t done = 0;
@@ -221,7 +222,7 @@ absl::Status SegmentReader::ReadHead() {
       in.ok() && std::memcmp(magic.data(), kMagic.data(), kMagic.size()) == 0;
   if (is_ours && format > kJournalFormat) {
     return absl::FailedPreconditionError(
-        absl::StrCat(path_, " is of format ", format, ", and this program reads ",
+        absl::StrCat(path_, " is of format ", format, ", but this program reads ",
                      kJournalFormat, " at most; use a newer Syncline"));
   }
   if (is_ours && Crc32c(about, Crc32c(ByteView(bytes_).first(kHeadPrefix - 4))) == crc) {
@@ -233,9 +234,9 @@ absl::Status SegmentReader::ReadHead() {
     next_ = head_->first_sequence;
     return absl::OkStatus();
   }
-  // Records are written when the head is on the disk; their groups are above 0.
+  // Records are written only once the head is on the disk, and their groups are above 0.
   if (place_ == Place::kFollowed || LaterGroupFollows(0)) {
-    return Damaged(0, "it has no head of a journal");
+    return Damaged(0, "it does not begin with the head of a journal");
   }
   torn_bytes_ = bytes_.size();
   offset_ = bytes_.size();
@@ -259,7 +260,8 @@ std::optional<SegmentReader::Frame> SegmentReader::FrameAt(size_t offset) const 
   return frame;
 }
 
-// A whole record behind what is bad, of a group that began when that was on the disk.
+// Returns whether a whole record follows whose group began after the bad record was on
+// the disk.
 bool SegmentReader::LaterGroupFollows(size_t offset) const {
   for (size_t at = offset; at + kFramePrefix <= bytes_.size(); ++at) {
     uint32_t mark = 0;
@@ -276,9 +278,11 @@ absl::StatusOr<std::optional<ShardRecord>> SegmentReader::Next() {
   const auto frame = FrameAt(offset_);
   if (!frame || frame->sequence != next_) {
     if (place_ == Place::kFollowed || LaterGroupFollows(offset_)) {
-      return Damaged(offset_, absl::StrCat("record ", next_,
-                                           " is not there as it was written; restore the "
-                                           "file, or replay to an earlier step"));
+      return Damaged(
+          offset_,
+          absl::StrCat(
+              "record ", next_,
+              " is missing or damaged; restore the file, or replay to an earlier step"));
     }
     torn_bytes_ = bytes_.size() - offset_;
     offset_ = bytes_.size();

@@ -1,30 +1,32 @@
-// A segment: a file of a journal, to which records are only ever added.
+// A segment is a file of a journal. Records are only ever appended to it.
 //
 //   DIR/JOB/9f03c1d2a4b5e677/shard-00003-000001.journal
 //
-// A shard's journal that begins anew (journal.h) does so in a segment whose name says it:
+// A shard's journal that starts over (journal.h) does so in a segment with a name of its
+// own:
 //
-//   shard-00003-000007-begun.journal    not all of the shard is there yet
-//   shard-00003-000007-anew.journal     with those after it, all of it
+//   shard-00003-000007-begun.journal    not all of the shard's state is there yet
+//   shard-00003-000007-anew.journal     all of it is in this segment and those after it
 //
-// In jobs with backups, too, a journal that begins anew, or on another server, is another
-// generation (ADR 38): the highest that is whole counts.
+// In jobs that also have backups, a journal that starts over, or on another server, is a
+// new generation (ADR 38). The highest generation that is whole counts.
 //
 //   shard-00003-g17-000001-anew.journal
 //
-// A snapshot of a journal that goes on begins in a segment like any other, which gets the
-// name `-anew` once all of the snapshot is on the disk. Its records go on from those before
-// it; those of a block that precede its state are passed over by whoever begins there.
+// A snapshot of a journal that goes on begins in an ordinary segment, which is renamed to
+// `-anew` once the whole snapshot is on the disk. Its records continue those before it. A
+// reader that begins there skips the records of a block that precede its state.
 //
 //   "SYNCJRNL" | format u32 | bytes u32 | CRC-32C u32 | about: bytes    (SegmentHead)
 //   "SREC" u32 | bytes u32 | sequence u64 | group u64 | CRC-32C u32 | record: bytes
 //   ...
 //
-// Sequence numbers of a shard go on from segment to segment. `group` is the sequence of the
-// first record of the same group: a group is begun when all before it is on the disk. So
-// what is damaged can be told from what a power cut tore off: a bad record that lies before
-// a later group was on the disk once, and is an error; anything else that is bad is the
-// tail of the last group, of which nobody was told, and is cut off.
+// Sequence numbers of a shard continue from segment to segment. `group` is the sequence
+// number of the first record of the same group. A group is begun only when everything
+// before it is on the disk. This tells damage from a tail that a power cut tore off. A
+// bad record before a later group was on the disk once, and is an error. Any other bad
+// record belongs to the last group, which was not reported as durable yet, and is cut
+// off.
 //
 // Thread safety: none.
 #pragma once
@@ -44,19 +46,20 @@
 
 namespace syncline {
 
-// Bytes are the same in both formats. 1: in mode asp the weight of age scaled the learning
-// rate of all optimizers; 2: the gradient, of those that remember gradients (CheckRule).
+// Version of the format. The layout is the same in both. 1: in mode asp the weight by age
+// scaled the learning rate of all optimizers. 2: it scales the gradient of optimizers
+// that remember gradients (Player::CheckRule in replay.cc).
 inline constexpr uint32_t kJournalFormat = 2;
 
-// Whose records they are, and all that replaying needs besides them and a checkpoint.
+// Says whose records follow, and all that a replay needs besides them and a checkpoint.
 struct SegmentHead {
   std::string job = {};
-  std::string specification = {};  // of the job, as servers got it
+  std::string specification = {};  // of the job, as servers received it
   int64_t created_unix_ms = 0;
   uint32_t shard = 0;
   std::vector<uint32_t> blocks = {};  // of the shard
-  uint64_t first_sequence = 1;        // of its first record
-  // Of the job's checkpoints; 0: it has none.
+  uint64_t first_sequence = 1;        // of the segment's first record
+  // The run number of the job's checkpoints; 0: it has none.
   uint32_t checkpoint_run = 0;
   std::optional<CheckpointName> began_from = std::nullopt;
   uint32_t format = kJournalFormat;  // as it was read
@@ -65,11 +68,15 @@ struct SegmentHead {
 };
 
 enum class SegmentKind {
-  kGoesOn,  // where the one before it ended; the first one of all, too
-  kBegun,   // of a beginning that counts for nothing yet, nor do those after it
-  kAnew,    // those before it are no longer needed
+  // It continues the one before it, or is the first of all.
+  kGoesOn,
+  // It starts over but is not whole: it does not count yet, nor do segments after it.
+  kBegun,
+  // It holds the states of all blocks: segments before it are no longer needed.
+  kAnew,
 };
-// "shard-00003-000001.journal"; with a generation other than 0 "shard-00003-g17-000001.journal"
+// Returns "shard-00003-000001.journal", or with a generation other than 0
+// "shard-00003-g17-000001.journal". The kind may add a suffix.
 std::string SegmentName(uint32_t shard, uint32_t number,
                         SegmentKind kind = SegmentKind::kGoesOn, uint32_t generation = 0);
 struct SegmentPlace {
@@ -79,21 +86,24 @@ struct SegmentPlace {
   SegmentKind kind = SegmentKind::kGoesOn;
 };
 std::optional<SegmentPlace> ParseSegmentName(const std::string& name);
-// Whether the segment of that path is the first of a beginning: nothing before it is needed.
+// Returns whether the segment at that path begins a whole journal: nothing before it is
+// needed.
 bool BeginsAnew(const std::string& path);
 
-// Errors name the file, and how many bytes were to be written where.
+// Writes a segment. Errors name the file, the number of bytes and their offset.
 class SegmentWriter {
  public:
-  // AlreadyExists when there is one: a journal is never written over.
+  // Creates the file. Fails with AlreadyExists if it exists: a journal is never
+  // overwritten.
   static absl::StatusOr<std::unique_ptr<SegmentWriter>> Create(const std::string& path,
                                                                const SegmentHead& head);
 
-  // Begins with a new group after each Sync.
+  // Appends a record. The first one after a Sync begins a new group.
   absl::Status Append(const ShardRecord& record);
-  // All that was appended is on the disk. DataLoss where the system has not been able to
-  // write it: it may have dropped it, and later syncs of the file would not say so. What
-  // was not synced is cut off then, so that nobody reads it from memory as if it were there.
+  // Makes everything that was appended durable. Fails with DataLoss if the system could
+  // not write it: it may have dropped the data, and later syncs would not report that.
+  // What was not synced is then cut off, so that nobody reads it from the cache as if it
+  // were on the disk.
   absl::Status Sync();
 
   uint64_t bytes() const { return bytes_; }
@@ -114,22 +124,24 @@ class SegmentWriter {
 
 class SegmentReader {
  public:
-  // What ends a segment: it may be torn where no other follows it.
+  // Whether another segment follows. Only the last segment may have a torn end.
   enum class Place { kLast, kFollowed };
 
-  // NotFound, DataLoss with file and offset, FailedPrecondition for a newer format. A last
-  // segment whose head is torn has none: it ends where it begins.
+  // Fails with NotFound, with DataLoss (file and offset), or with FailedPrecondition for
+  // a newer format. A last segment with a torn head opens without a head, and has no
+  // records.
   static absl::StatusOr<std::unique_ptr<SegmentReader>> Open(const std::string& path,
                                                              Place place);
 
-  // Null: torn before the head was written.
+  // Empty: the segment was torn before its head was written.
   const std::optional<SegmentHead>& head() const { return head_; }
-  // Nothing at the end. DataLoss with file and offset where something is damaged.
+  // Returns the next record; nothing at the end. Fails with DataLoss (file and offset) if
+  // something is damaged.
   absl::StatusOr<std::optional<ShardRecord>> Next();
   uint64_t next_sequence() const { return next_; }
-  // Of the file, up to here: the head, and what Next has given out.
+  // Bytes of the file up to here: the head and the records that Next has returned.
   uint64_t offset() const { return offset_; }
-  // Bytes at the end that were no whole record, once Next has come to it.
+  // Bytes at the end that are no whole record. Known once Next has reached the end.
   uint64_t torn_bytes() const { return torn_bytes_; }
 
  private:
@@ -137,7 +149,7 @@ class SegmentReader {
     uint64_t sequence = 0;
     uint64_t group = 0;
     ByteView record = {};
-    size_t bytes = 0;  // of all of it
+    size_t bytes = 0;  // of the whole frame
   };
 
   SegmentReader(std::string path, Place place, std::vector<std::byte> bytes)

@@ -19,9 +19,9 @@
 namespace syncline {
 namespace {
 
-// A worker begins a step with one tensor once it has begun the one before with all
-// (worker/client/session.h), for which it had seen the version before that of every block.
-// So where a block is at a version, no block of the job is further behind.
+// A worker begins a step with one tensor only after it has begun the step before with all
+// tensors (worker/client/session.h), and for that it had received every block's version.
+// So no block of the job is more than this many versions behind another.
 constexpr uint64_t kFurthestBehind = 2;
 
 absl::Status Delete(const std::string& path) {
@@ -43,7 +43,7 @@ void AddSettings(const std::shared_ptr<const ShardRecord>& record,
     const auto& known = std::get<SettingsRecord>(one->what);
     return known.from == added.from && known.training == added.training;
   };
-  if (std::ranges::any_of(settings, is_known)) return;  // a segment says them again
+  if (std::ranges::any_of(settings, is_known)) return;  // every segment repeats them
   std::erase_if(settings, [&added](const auto& one) {
     return std::get<SettingsRecord>(one->what).from >= added.from;
   });
@@ -107,7 +107,7 @@ absl::Status ShardLog::Begin(const std::string& folder) {
                        SegmentName(head_.shard, ++number_, NextKind(), generation_));
   auto segment = SegmentWriter::Create(path_, head_);
   if (!segment.ok()) {
-    // A name that was there before is somebody else's.
+    // A file of that name that existed before belongs to another process.
     if (!absl::IsAlreadyExists(segment.status())) Delete(path_).IgnoreError();
     return segment.status();
   }
@@ -148,7 +148,7 @@ absl::Status ShardLog::Append(const std::string& folder, uint64_t segment_bytes,
 
 void ShardLog::Note(const BlockStateRecord& state) {
   if (!snapshot_ && !is_begun_)
-    return;  // of a snapshot that a checkpoint made superfluous
+    return;  // it belongs to a snapshot that a checkpoint made superfluous
   uint64_t& version = snapshot_ ? snapshot_->version : anew_version_;
   version = std::max(version, state.saved->version);
   if (is_begun_) Count(state.block, state.saved->version);
@@ -185,7 +185,7 @@ absl::Status ShardLog::Prune(uint64_t version) {
   if (is_begun_ || version < anew_version_) return absl::OkStatus();
   while (!closed_.empty() && closed_.front().version <= version) {
     SYNCLINE_RETURN_IF_ERROR(Delete(closed_.front().path));
-    // The checkpoint does for it.
+    // The checkpoint replaces a snapshot whose segment is gone.
     const bool is_of_snapshot =
         snapshot_ && NumberOf(closed_.front().path) >= snapshot_->number;
     if (is_of_snapshot) snapshot_.reset();
@@ -211,14 +211,14 @@ ShardLog::Due ShardLog::WhatIsDue(const SnapshotLimits& limits) {
   return Due::kNextBlocks;
 }
 
-// Settings that hold for no step any more are left out from here on.
+// Also drops settings that hold for no step any more.
 absl::Status ShardLog::BeginSnapshot(const std::string& folder) {
   const uint64_t lowest = blocks_at_.empty() ? 0 : blocks_at_.begin()->first;
   while (settings_.size() > 1 &&
          std::get<SettingsRecord>(settings_[1]->what).from <= lowest) {
     settings_.erase(settings_.begin());
   }
-  head_.began_from.reset();  // it is no checkpoint that it goes on from
+  head_.began_from.reset();  // it does not continue from a checkpoint
   SYNCLINE_RETURN_IF_ERROR(Begin(folder));
   snapshot_ = Snapshot{.number = number_};
   is_asked_ = true;
@@ -228,8 +228,8 @@ absl::Status ShardLog::BeginSnapshot(const std::string& folder) {
 
 void ShardLog::TookState() { is_asked_ = false; }
 
-// The answer to what was asked of an earlier snapshot is none of this one: until it is there,
-// no other one begins.
+// An answer always belongs to the last request: no other snapshot begins before the shard
+// has answered.
 void ShardLog::TookAllStates() {
   is_asked_ = false;
   if (snapshot_) snapshot_->has_all = true;
@@ -250,7 +250,7 @@ absl::StatusOr<bool> ShardLog::FinishSnapshot() {
   return true;
 }
 
-// Gives it the name that says so.
+// Renames the segment to `-anew`, which makes it the beginning.
 absl::Status ShardLog::BeAnew(std::string& path) {
   const std::filesystem::path begun(path);
   const auto place = ParseSegmentName(begun.filename().string());
@@ -266,13 +266,13 @@ absl::Status ShardLog::BeAnew(std::string& path) {
   return SyncFolder(begun.parent_path().string());
 }
 
-// ---- Beginning anew ----
+// ---- Starting over (BeginAnew) ----
 
 void ShardLog::BeginAnew(uint32_t generation) {
   GiveUp();
   if (generation != generation_) lock_.reset();
   generation_ = generation;
-  // Of an attempt that some shards had finished, and others not, the rest is here still.
+  // If only some shards had finished an earlier attempt, its segments are still here.
   before_.written = bytes();
   before_.anew_version = anew_version_;
   for (Closed& one : closed_) before_.closed.push_back(std::move(one));
@@ -299,17 +299,18 @@ bool ShardLog::IsFarEnough() const {
          (versions_.empty() || durable() >= anew_version_ + kFurthestBehind);
 }
 
-// Its name says that it is whole.
+// Renames the first segment: its name says that it is whole.
 absl::Status ShardLog::Whole() {
   if (!is_begun_) return absl::OkStatus();
   SYNCLINE_RETURN_IF_ERROR(Sync());
   std::string& first = closed_.empty() ? path_ : closed_.front().path;
-  if (open_ != nullptr) SYNCLINE_RETURN_IF_ERROR(BeAnew(first));  // or it has nothing
+  // Without an open segment, nothing was appended.
+  if (open_ != nullptr) SYNCLINE_RETURN_IF_ERROR(BeAnew(first));
   is_begun_ = false;
   return absl::OkStatus();
 }
 
-// Whatever goes on with the run tries again.
+// Ignores errors: a process that continues the run deletes them again.
 void ShardLog::DeleteSuperseded() {
   for (const Closed& one : before_.closed) Delete(one.path).IgnoreError();
   before_ = {};

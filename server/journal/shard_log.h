@@ -1,10 +1,11 @@
-// The segments of one shard, as they are written: which one is open, which ones a
-// checkpoint makes superfluous, and how far the shard's blocks are on the disk.
+// Writes the segments of one shard. Knows which segment is open, which ones a checkpoint
+// makes superfluous, and how far the shard's blocks are on the disk.
 //
-// One that begins anew has nothing until all that the shard is was appended; what there
-// was before stays until then. One that goes on takes a snapshot of its shard every so
-// often: the shard's blocks come among its records (ShardBackUp::Kind::kSnapshot), and once
-// they are on the disk what is before them goes.
+// A log that starts over (BeginAnew) counts as empty until the whole state of the shard
+// was appended; its earlier segments stay until then. A log that goes on takes a snapshot
+// of its shard every so often. The shard's blocks then come among its records
+// (ShardBackUp::Kind::kSnapshot), and once they are on the disk the segments before them
+// are deleted.
 //
 // Thread safety: none; the journal's thread owns it.
 #pragma once
@@ -27,104 +28,114 @@ namespace syncline {
 struct ShardTail {
   uint64_t next_sequence = 1;
   uint32_t generation = 0;
-  uint32_t last_number = 0;  // of a segment
+  uint32_t last_number = 0;  // number of the last segment
   struct Segment {
     std::string path = {};
-    uint64_t version = 0;  // the highest that its records lead to
+    // The highest version of a block after its records.
+    uint64_t version = 0;
     uint64_t bytes = 0;
   };
   std::vector<Segment> segments = {};
   std::vector<std::shared_ptr<const ShardRecord>> settings = {};
-  std::map<uint32_t, uint64_t> versions = {};  // of blocks that are trained
-  uint64_t anew_version = 0;                   // the highest that it began anew with
+  std::map<uint32_t, uint64_t> versions = {};  // of trained blocks
+  // The highest version among the block states that it begins with.
+  uint64_t anew_version = 0;
   std::shared_ptr<UniqueFd> lock = {};
 };
-// Takes the place of those that it makes superfluous: whoever looks for a step's settings
-// takes the last ones that hold there.
+// Adds settings in place of those that hold from the same or a later step. The settings
+// of a step are the last ones that hold there.
 void AddSettings(const std::shared_ptr<const ShardRecord>& record,
                  std::vector<std::shared_ptr<const ShardRecord>>& settings);
 
 // When a journal that goes on takes a snapshot of its shard.
 struct SnapshotLimits {
-  // Once the records since the last one have so many times the bytes of the shard's state.
-  // 0: never.
+  // A snapshot is due once the records since the last one have this many times the bytes
+  // of the shard's state. 0: never.
   double factor = 0;
-  uint64_t least = 0;  // bytes of records, for small shards
+  uint64_t least = 0;  // the least bytes of records, for small shards
 };
 
-// "shard-00003.lock", "shard-00003-g17.lock": whoever writes these segments of the shard
-// holds it.
+// Returns "shard-00003.lock", or "shard-00003-g17.lock". The process that writes these
+// segments of the shard holds the lock.
 std::string LockName(uint32_t shard, uint32_t generation = 0);
 
 class ShardLog {
  public:
-  // Goes on where that one ends, in a segment of its own.
+  // Continues where `tail` ends, in a new segment.
   ShardLog(SegmentHead head, const ShardTail& tail);
-  // `trained`: its blocks that make steps; all of them are at `version` when it begins.
+  // `trained`: the blocks that make steps. All of them are at `version` when the log
+  // begins.
   ShardLog(SegmentHead head, const std::vector<uint32_t>& trained, uint64_t version);
 
-  // In `folder`, which must exist. Begins a segment when there is none, or the last one
-  // has `segment_bytes`.
+  // Appends a record to a segment in `folder`, which must exist. Begins a new segment if
+  // there is none, or if the last one has `segment_bytes`.
   absl::Status Append(const std::string& folder, uint64_t segment_bytes,
                       const std::shared_ptr<const ShardRecord>& record);
-  // Nothing when nothing was appended.
+  // Does nothing if nothing was appended since the last one.
   absl::Status Sync();
-  // The highest version that every trained block has reached on the disk; the largest
-  // number when there is none.
+  // Returns the highest version that every trained block has reached on the disk;
+  // UINT64_MAX if no block is trained.
   uint64_t durable() const;
-  // That were appended here, and are on the disk.
+  // Returns how many records were appended here and are on the disk.
   uint64_t durable_records() const { return durable_records_; }
-  // Written.
+  // Returns the bytes that were written, including those of the tail.
   uint64_t bytes() const { return written_ + (open_ ? open_->bytes() : 0); }
-  // That the disk holds of it.
+  // Returns the bytes of its segments that are still on the disk.
   uint64_t disk_bytes() const;
-  // The highest version of those that it begins with; 0: it has the first values, or what
-  // follows a checkpoint.
+  // Returns the highest version among the block states that it begins with. 0: it begins
+  // with the first values, or continues a checkpoint.
   uint64_t anew_version() const { return anew_version_; }
-  // Until a snapshot has said how many it really are.
+  // Sets the expected size of the shard's state. The first snapshot replaces it.
   void ExpectStateBytes(uint64_t bytes) { state_bytes_ = bytes; }
 
-  // Deletes the segments before the open one whose records all lead to versions up to
-  // `version`; none before all blocks are recorded from there on.
+  // Deletes closed segments whose records all lead to versions up to `version`. Deletes
+  // nothing if the log is not whole, or begins with a block state of a later version.
   absl::Status Prune(uint64_t version);
 
   // ---- Snapshots of a journal that goes on ----
 
   enum class Due { kNothing, kSnapshot, kNextBlocks };
-  // By what was appended: a state for as many bytes of records, so that it costs the disk no
-  // more than that. Says kNextBlocks once for each time that TookState was said.
+  // Returns what is due after what was appended. Within a snapshot, the next blocks are
+  // due once as many bytes of records as of states were appended, so states take no more
+  // of the disk than records do. Returns kNextBlocks once for each TookState.
   Due WhatIsDue(const SnapshotLimits& limits);
-  // What is appended from now on has the state of every block.
+  // Begins a snapshot: the state of every block is appended from now on, among records.
   absl::Status BeginSnapshot(const std::string& folder);
-  // A block's state was appended, or those of all that step together; more follow.
+  // Notes that the states of a block, or of all blocks that step together, were appended,
+  // and more follow.
   void TookState();
-  // They were the last.
+  // Notes that the last states were appended.
   void TookAllStates();
-  // Once all of it is on the disk, and no step that all blocks of the job have in common is
-  // before it, it counts, and what precedes it does not: true. After Sync.
+  // Call it after Sync. Completes the snapshot once all of it is on the disk and no step
+  // that all blocks of the job have in common is before it. Returns true then: the
+  // snapshot counts, and what precedes it is no longer needed.
   absl::StatusOr<bool> FinishSnapshot();
 
-  // ---- Beginning anew ----
+  // ---- Starting over (BeginAnew) ----
 
-  // What is appended from now on is all that the shard is, block by block, and its records.
+  // Starts over: from now on the shard's state is appended, block by block, and its
+  // records.
   void BeginAnew(uint32_t generation = 0);
-  // All of it has been appended and synced, and no block of the job can be further behind.
+  // Returns whether all of it has been appended and synced, and no block of the job can
+  // be further behind.
   bool IsFarEnough() const;
-  // All of it is on the disk: it counts, and what was there before does not.
+  // Makes the new start count instead of what was there before. Call it when the whole
+  // state was appended.
   absl::Status Whole();
-  // What was there before it, or before the last snapshot, goes. Once all shards of the
-  // server are whole, so that those that are not could still be played to a step that all
-  // have.
+  // Deletes what was there before the new start, or before the last snapshot. Call it
+  // once all shards of the server are whole. Until then, the shards that are not may have
+  // to be played from their old segments, to a step that all have.
   void DeleteSuperseded();
-  // Of earlier generations in that folder, which nobody writes.
+  // Deletes segments of earlier generations in `folder` that no process writes.
   void DeleteEarlier(const std::string& folder) const;
-  // It will not be whole: its segments go, and the space they take.
+  // Gives up an unfinished new start: deletes its segments and goes back to those before.
   void GiveUp();
 
  private:
   struct Closed {
     std::string path = {};
-    uint64_t version = 0;  // the highest that its records lead to
+    // The highest version of a block after its records.
+    uint64_t version = 0;
     uint64_t bytes = 0;
   };
   absl::Status Begin(const std::string& folder);
@@ -138,35 +149,39 @@ class ShardLog {
   std::shared_ptr<UniqueFd> lock_;  // once it has begun
   uint32_t generation_ = 0;
   std::unique_ptr<SegmentWriter> open_;
-  std::string path_;  // of the open one
+  std::string path_;  // of the open segment
   uint32_t number_ = 0;
-  uint64_t version_ = 0;  // the highest that the open one's records lead to
+  // The highest version of a block after the open segment's records.
+  uint64_t version_ = 0;
   std::deque<Closed> closed_;
-  bool is_begun_ = false;         // anew, and not whole
-  uint64_t anew_version_ = 0;     // the highest that it begins with
-  uint32_t snapshot_number_ = 0;  // of the first segment of the last snapshot
+  bool is_begun_ = false;      // it starts over and is not whole
+  uint64_t anew_version_ = 0;  // the highest of the states that it begins with
+  // Number of the first segment of the last snapshot.
+  uint32_t snapshot_number_ = 0;
   struct Before {
     std::deque<Closed> closed = {};
     uint64_t written = 0;
     uint64_t anew_version = 0;
   };
-  Before before_;  // what is begun supersedes
+  Before before_;  // what the new start supersedes
   struct Snapshot {
     uint32_t number = 0;   // of its first segment
     uint64_t version = 0;  // the highest of its blocks
-    uint64_t states = 0;   // bytes of them
-    uint64_t records = 0;  // bytes of all others since it began
+    uint64_t states = 0;   // bytes of states
+    uint64_t records = 0;  // bytes of other records since it began
     bool has_all = false;
   };
-  std::optional<Snapshot> snapshot_;  // that is under way
-  bool is_asked_ = false;             // the shard, for a state that is not there
-  uint64_t since_ = 0;                // bytes of records since the last one began
-  uint64_t state_bytes_ = 0;          // of the shard, as far as is known
-  uint64_t written_ = 0;              // to segments that are closed
-  // In force, or to be: at the front of every segment, since those before may be gone.
+  std::optional<Snapshot> snapshot_;  // under way
+  // Whether the shard was asked for a state that has not come.
+  bool is_asked_ = false;
+  uint64_t since_ = 0;        // bytes of records since the last snapshot began
+  uint64_t state_bytes_ = 0;  // of the shard, as far as known
+  uint64_t written_ = 0;      // to closed segments
+  // Settings that hold or will hold. Each segment begins with them, since earlier ones
+  // may be deleted.
   std::vector<std::shared_ptr<const ShardRecord>> settings_;
   std::map<uint32_t, uint64_t> versions_;  // of blocks, appended
-  std::map<uint64_t, size_t> blocks_at_;   // versions_, counted
+  std::map<uint64_t, size_t> blocks_at_;   // number of blocks in versions_, by version
   uint64_t durable_ = 0;
   uint64_t records_ = 0;  // appended
   uint64_t durable_records_ = 0;

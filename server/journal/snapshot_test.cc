@@ -1,5 +1,5 @@
-// A journal that goes on takes snapshots of its shard: what is before them is not needed, and
-// whenever its server dies there is something to go on from.
+// A journal that goes on takes snapshots of its shard. What precedes them is not needed,
+// and at every moment the server can be restored.
 #include <algorithm>
 #include <filesystem>
 #include <map>
@@ -30,7 +30,7 @@ using ::testing::Le;
 using ::testing::Not;
 using ::testing::SizeIs;
 
-// ---- What is read: with the snapshot, or past it ----
+// ---- Reading: with the snapshot, or past it ----
 
 using RecordList = std::vector<std::shared_ptr<const ShardRecord>>;
 
@@ -112,7 +112,7 @@ TEST(SnapshotOfAShard, NothingWaitsForIt) {
   EXPECT_THAT(run(rig.shard().Apply(ShardBackUp{ShardBackUp::Kind::kSnapshot})),
               AllOf(Contains("recorded"), Not(Contains("backed up, more"))));
   EXPECT_GT(records, durable);
-  // Its state is not on the disk, and the block makes its step all the same.
+  // The block's state is not on the disk, and the block makes its step all the same.
   run(rig.Push(0, 0, 0));
   run(rig.Push(1, 0, 0));
   EXPECT_EQ(rig.shard().block_version(0), 1u);
@@ -144,7 +144,7 @@ TEST(SnapshotOfAShard, ThatLacksABlockIsFound) {
 
 // ---- Settings ----
 
-// The last segment says all of them, and was torn after the first.
+// The last segment repeats all settings, and was torn after the first of them.
 TEST(SettingsSaidAgain, ChangeNothing) {
   const auto change = [](ShardRig& rig, uint64_t epoch, double lr, uint64_t from) {
     ShardCommit commit{.epoch = epoch, .members = {ShardRig::Member(0)}};
@@ -188,7 +188,7 @@ TEST(SettingsSaidAgain, ChangeNothing) {
   EXPECT_EQ(again.Weights(0), rig.Weights(0));
 }
 
-// A new backup hears of a change as it happens, and then of all that came before, too.
+// A new backup hears of a change as it happens, and later of all earlier ones, too.
 TEST(SettingsSaidAgain, EndWithTheLastForOneThatKnewNothingElse) {
   const auto changed = [](double lr) {
     TrainingSettings training = NightRig().training;
@@ -225,7 +225,7 @@ TEST(SettingsSaidAgain, EndWithTheLastForOneThatKnewNothingElse) {
   EXPECT_EQ(again.Weights(0), rig.Weights(0));
 }
 
-// ---- On the disk, without a thread: every moment can be looked at ----
+// ---- On the disk, without a thread, to check every moment ----
 
 constexpr uint64_t kSegmentBytes = 4096;
 constexpr SnapshotLimits kOften = {.factor = 2, .least = kSegmentBytes};
@@ -246,7 +246,8 @@ class LoggedJob : public ::testing::Test {
     }
     ++step_;
   }
-  // What the journal's thread does for one group of records, and the engine for its answer.
+  // Does what the journal's thread does for one group of records, and the engine for its
+  // answer.
   void Do(const ShardOutputs& outputs) {
     std::optional<bool> more;
     bool records = false;
@@ -281,8 +282,8 @@ class LoggedJob : public ::testing::Test {
                                            ? ShardBackUp::Kind::kSnapshot
                                            : ShardBackUp::Kind::kNext}));
   }
-  // The server dies here: what it comes back with has all that was synced, with the same
-  // bits.
+  // Called at each moment at which the server may die. A restored server must have
+  // everything that was synced, with the same bits.
   virtual void AtAnyMoment() {}
   void ExpectRestored() {
     const TempDirectory image;
@@ -342,7 +343,7 @@ TEST_F(KilledAnyTime, IsWhatItWas) {
   EXPECT_EQ(snapshots_, 3);
 }
 
-// State: 12 bytes for each of 320 parameters, and heads.
+// The state is 12 bytes for each of 320 parameters, plus heads.
 TEST_F(LoggedJob, StaysSmall) {
   uint64_t most = 0;
   for (int i = 0; i < 300; ++i) {
@@ -360,7 +361,8 @@ TEST_F(LoggedJob, StaysSmall) {
   EXPECT_THAT(SegmentsIn(folder_), SizeIs(Le(6u)));
 }
 
-// Until then a step that all blocks of the job have in common may be before it.
+// Until then, a step that all blocks of the job have in common may be before the
+// snapshot.
 TEST_F(LoggedJob, CountsOnceNoOtherBlockCanBeBehindIt) {
   const auto is_anew = [this] {
     const auto names = SegmentsIn(folder_);
@@ -373,7 +375,7 @@ TEST_F(LoggedJob, CountsOnceNoOtherBlockCanBeBehindIt) {
   EXPECT_EQ(log_.durable(), log_.anew_version() + 2);
 }
 
-// The checkpoint does for it, and the next one begins in time.
+// The checkpoint replaces the snapshot, and the next snapshot begins in time.
 TEST_F(LoggedJob, ACheckpointMayDeleteWhatASnapshotBeganWith) {
   while (log_.WhatIsDue({.factor = 1e-9}) != ShardLog::Due::kSnapshot) Step();
   ASSERT_TRUE(log_.BeginSnapshot(folder_).ok());

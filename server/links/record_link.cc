@@ -31,7 +31,7 @@ void RecordSender::Take(const ShardRecord& record) {
   const auto* step = std::get_if<StepRecord>(&record.what);
   unacknowledged_.emplace_back(++taken_, step != nullptr ? step->step : highest_);
   if (step != nullptr) highest_ = std::max(highest_, step->step + 1);
-  // All before it is in that.
+  // A block's state includes all steps before it.
   if (const auto* state = std::get_if<BlockStateRecord>(&record.what)) {
     highest_ = std::max(highest_, state->saved->version);
   }
@@ -88,6 +88,36 @@ RecordSender::Progress RecordSender::progress() const {
     progress.durable = std::min(progress.durable, step);
   }
   return progress;
+}
+
+std::optional<size_t> RecordSenders::Find(uint64_t session_key) const {
+  for (size_t slot = 0; slot < kSlots; ++slot) {
+    const RecordSender* const one = at(slot);
+    if (one != nullptr && one->name().session_key == session_key) return slot;
+  }
+  return std::nullopt;
+}
+
+std::optional<size_t> RecordSenders::Begin() {
+  for (size_t slot = 0; slot < kSlots; ++slot) {
+    if (senders_[slot] != nullptr) continue;
+    senders_[slot] = std::make_unique<RecordSender>();
+    return slot;
+  }
+  return std::nullopt;
+}
+
+std::optional<RecordSender::Progress> RecordSenders::progress() const {
+  std::optional<RecordSender::Progress> furthest;
+  uint64_t bytes = 0;
+  for (const auto& sender : senders_) {
+    if (sender == nullptr) continue;
+    const RecordSender::Progress one = sender->progress();
+    bytes += one.bytes;
+    if (!furthest || one.durable > furthest->durable) furthest = one;
+  }
+  if (furthest) furthest->bytes = bytes;
+  return furthest;
 }
 
 absl::StatusOr<std::optional<std::vector<std::byte>>> RecordReceiver::Take(

@@ -1,9 +1,11 @@
-// Records of shards on their way from a server to its backup (ADR 29): numbered without a
-// gap, in pieces that the data plane takes, and acknowledged when they have arrived.
+// Carries the records of shards from a server to its backup (ADR 29). Records are
+// numbered without a gap, sent in pieces that the data plane takes, and acknowledged when
+// they have arrived.
 //
 // Thread safety: none.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -22,29 +24,33 @@
 namespace syncline {
 
 inline constexpr size_t kRecordPieceBytes = size_t{1} << 20;
-// Ranks of servers that send records: those of workers are below.
+// Servers that send records have ranks from here on; ranks of workers are below.
 inline constexpr uint32_t kBackupRanks = uint32_t{1} << 31;
 
-// Of kinds kBackupHello, kRecord and kRecordAck.
+// Returns whether the message is of kind kBackupHello, kRecord or kRecordAck.
 bool IsOfBackup(const MessageHeader& header);
-// What all of them say of who sends records: `rank` is kBackupRanks plus the server.
+// Returns the header fields that identify the sender of records in all these messages.
+// `rank` is kBackupRanks plus the server's number.
 MessageHeader NameOfRecords(uint32_t job, ServerIdentity sender, uint64_t session_key);
 
+// Sends the records of a shard to its backup.
 class RecordSender {
  public:
-  // Sends it, or keeps it until Connect.
+  // Sends the record, or keeps it until Connect.
   void Take(const ShardRecord& record);
-  // `name`: of all that is sent. What was taken before goes out.
+  // Sends a hello and the records that were taken before. All messages carry the fields
+  // of `name`.
   void Connect(std::unique_ptr<Endpoint> endpoint, const MessageHeader& name,
                const std::string& own_address);
   const MessageHeader& name() const { return name_; }
-  // How many records are with the backup. Nothing when it cannot know of so many.
+  // Notes that the backup has the first `records` records, and returns that number.
+  // Returns nothing if the backup cannot have that many.
   std::optional<uint64_t> Acknowledged(uint64_t records);
 
   struct Progress {
-    uint64_t taken = 0;    // the highest version of any block that was recorded
-    uint64_t durable = 0;  // all records of steps below it are with the backup
-    uint64_t bytes = 0;    // that have left for it
+    uint64_t taken = 0;    // highest version of any recorded block
+    uint64_t durable = 0;  // the backup has all records of steps below it
+    uint64_t bytes = 0;    // sent to the backup
   };
   Progress progress() const;
 
@@ -53,23 +59,47 @@ class RecordSender {
 
   std::unique_ptr<Endpoint> endpoint_;
   MessageHeader name_;
-  uint64_t taken_ = 0;  // records
+  uint64_t taken_ = 0;  // number of records
   uint64_t highest_ = 0;
   std::deque<std::pair<uint64_t, Slice>> unsent_;
   std::deque<std::pair<uint64_t, uint64_t>> unacknowledged_;  // number, step
   uint64_t acknowledged_ = 0;
 };
 
+// The senders of a shard: to its backup, and to one that is to replace it. Each has one of
+// two slots, which is free again when it ends.
+class RecordSenders {
+ public:
+  static constexpr size_t kSlots = 2;
+
+  // Null: the slot is free.
+  RecordSender* at(size_t slot) const { return senders_[slot].get(); }
+  bool empty() const { return senders_[0] == nullptr && senders_[1] == nullptr; }
+  // The slot whose messages have that key.
+  std::optional<size_t> Find(uint64_t session_key) const;
+  // Takes the first free slot. Nothing: none is free.
+  std::optional<size_t> Begin();
+  void End(size_t slot) { senders_[slot].reset(); }
+  void Clear() { senders_ = {}; }
+  // Of the one that is furthest, with the bytes of both. Nothing: there is none.
+  std::optional<RecordSender::Progress> progress() const;
+
+ private:
+  std::array<std::unique_ptr<RecordSender>, kSlots> senders_ = {};
+};
+
+// Puts records together that RecordSender sent.
 class RecordReceiver {
  public:
-  // A record, once it is whole. DataLoss where a number is left out, or bytes differ.
+  // Returns a record once all of its pieces have come. Fails with DataLoss if a piece is
+  // missing or damaged.
   absl::StatusOr<std::optional<std::vector<std::byte>>> Take(const MessageHeader& header,
                                                              ByteView piece);
-  uint64_t records() const { return records_; }  // that are whole
+  uint64_t records() const { return records_; }  // number of complete records
 
  private:
   uint64_t records_ = 0;
-  uint32_t pieces_ = 0;  // of the next one
+  uint32_t pieces_ = 0;  // of the next record
   std::vector<std::byte> bytes_;
 };
 

@@ -29,7 +29,7 @@ ByteView BytesOf(const std::string& header) {
   return {reinterpret_cast<const std::byte*>(header.data()), header.size()};
 }
 
-// A sender, and what arrives of it.
+// A sender, and the pieces that arrive from it.
 class RecordLinkTest : public ::testing::Test {
  protected:
   void Connect() {
@@ -38,7 +38,7 @@ class RecordLinkTest : public ::testing::Test {
     sender_.Connect(*std::move(endpoint), NameOfRecords(3, {5, 2}, 99),
                     server_->address());
   }
-  // What arrived since the last call, without hellos.
+  // Returns what arrived since the last call, without hellos.
   std::vector<RecordingReceiver::Message> Pieces() {
     events_.RunUntil(events_.now() + absl::Seconds(10));
     std::vector<RecordingReceiver::Message> pieces;
@@ -139,7 +139,7 @@ TEST_F(RecordLinkTest, KnowsWhatIsWithTheBackup) {
   EXPECT_EQ(sender_.progress().durable, 7u);
 }
 
-// Nothing may be published for what no backup can have.
+// An acknowledgement of more records than were sent must not release a publish.
 TEST_F(RecordLinkTest, AcknowledgementsThatCannotBeAreIgnored) {
   Connect();
   sender_.Take(Step(0, 10));
@@ -148,6 +148,32 @@ TEST_F(RecordLinkTest, AcknowledgementsThatCannotBeAreIgnored) {
   EXPECT_EQ(sender_.Acknowledged(~uint64_t{0}), std::nullopt);
   EXPECT_EQ(sender_.Acknowledged(2), 2u);
   EXPECT_EQ(sender_.Acknowledged(1), std::nullopt);
+}
+
+TEST_F(RecordLinkTest, AShardHasASlotForItsBackupAndOneForTheNext) {
+  RecordSenders senders;
+  EXPECT_TRUE(senders.empty());
+  EXPECT_FALSE(senders.progress());
+  EXPECT_EQ(senders.Begin(), 0u);
+  EXPECT_EQ(senders.Begin(), 1u);
+  EXPECT_EQ(senders.Begin(), std::nullopt) << "a third backup";
+  auto endpoint = server_->Connect(backup_->address(), {});
+  ASSERT_TRUE(endpoint.ok());
+  senders.at(1)->Connect(*std::move(endpoint), NameOfRecords(3, {5, 2}, 99),
+                         server_->address());
+  EXPECT_EQ(senders.Find(99), 1u);
+  EXPECT_EQ(senders.Find(98), std::nullopt);
+  senders.at(0)->Take(Step(4, 10));
+  senders.at(1)->Take(Step(4, 10));
+  events_.RunUntil(events_.now() + absl::Seconds(10));
+  ASSERT_TRUE(senders.at(1)->Acknowledged(1));
+  EXPECT_EQ(senders.progress()->durable, 5u) << "the one that is furthest";
+  senders.End(1);
+  EXPECT_EQ(senders.Find(99), std::nullopt);
+  EXPECT_EQ(senders.progress()->durable, 4u);
+  EXPECT_EQ(senders.Begin(), 1u) << "its slot is free again";
+  senders.Clear();
+  EXPECT_TRUE(senders.empty());
 }
 
 }  // namespace

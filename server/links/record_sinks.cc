@@ -9,7 +9,7 @@ namespace {
 
 constexpr uint64_t kAll = std::numeric_limits<uint64_t>::max();
 
-// What the shard is, which a sink that has its records knows.
+// Returns whether the record is a state, which a sink that has the shard's records knows.
 bool IsState(const ShardRecord& record) {
   return std::holds_alternative<BlockStateRecord>(record.what) ||
          std::holds_alternative<JobStateRecord>(record.what);
@@ -19,11 +19,21 @@ bool IsState(const ShardRecord& record) {
 
 RecordSinks::RecordSinks(bool journal, bool backup) {
   Of(Sink::kJournal).is_awaited = journal;
-  Of(Sink::kBackup).is_awaited = backup;
+  Of(Sink::kFirstBackup).is_awaited = backup;
   if (AwaitsAny()) told_ = 0;
 }
 
-// What was left out after the last of what is durable is as safe as that.
+std::optional<size_t> RecordSinks::BackupOf(Pass pass) {
+  if (pass == Pass::kFirstBackup) return 0;
+  if (pass == Pass::kSecondBackup) return 1;
+  return std::nullopt;
+}
+
+bool RecordSinks::AwaitsAny() const {
+  return std::ranges::any_of(states_, &State::is_awaited);
+}
+
+// Records that were left out count as durable together with the record before them.
 void RecordSinks::State::Settle() {
   while (!left_out.empty() && left_out.front().first <= durable) {
     left_out_safe += left_out.front().second;
@@ -62,8 +72,9 @@ bool RecordSinks::Offer(const ShardRecord& record, Sink sink) {
 
 RecordSinks::Takers RecordSinks::Take(const ShardRecord& record) {
   ++given_;
-  return {.journal = Offer(record, Sink::kJournal),
-          .backup = Offer(record, Sink::kBackup)};
+  return {
+      .journal = Offer(record, Sink::kJournal),
+      .backups = {Offer(record, Sink::kFirstBackup), Offer(record, Sink::kSecondBackup)}};
 }
 
 void RecordSinks::Durable(Sink sink, uint64_t records) {
@@ -75,12 +86,7 @@ void RecordSinks::Durable(Sink sink, uint64_t records) {
 
 void RecordSinks::Lose(Sink sink) {
   Of(sink) = {};
-  if (sink == Sink::kBackup) {
-    wanted_.erase(Pass::kBackup);
-  } else {
-    wanted_.erase(Pass::kJournal);
-    wanted_.erase(Pass::kSnapshot);
-  }
+  std::erase_if(wanted_, [sink](Pass pass) { return SinkOf(pass) == sink; });
   if (pass_ != Pass::kNone && SinkOf(pass_) == sink) pass_ = Pass::kNone;
 }
 

@@ -1,16 +1,18 @@
-// Where the records of a shard go, and how far they are safe: in its journal, with its
-// backup, or in both (ADR 38). What is safe is what all have that are awaited.
+// Decides where the records of a shard go (its journal, its backup, or both; ADR 38), and
+// how far they are durable. A record is durable when every awaited sink that it is for
+// has it. There may be two backups: one that counts, and one that is to replace it.
 //
-// One that begins while the shard runs gets what the shard is, block by block, in a pass
-// (ShardBackUp); there is one pass at a time. Beside another one that is awaited it gets a
-// block's records from the block's state on, and the other one gets no states.
+// A sink that begins while the shard runs gets the shard's state block by block, in a
+// pass (ShardBackUp). Only one pass is under way at a time. If another sink is awaited
+// already, the new one gets a block's records only from the block's state on, and the
+// other one gets no states.
 //
-//   sinks.Want(RecordSinks::Pass::kBackup);
+//   sinks.Want(RecordSinks::Pass::kFirstBackup);
 //   while (auto order = sinks.NextOrder()) Run(ShardBackUp{*order});
 //   ... ShardRecorded: const auto takers = sinks.Take(record) ...
 //   ... after each of these: if (auto safe = sinks.News()) Run(*safe);
 //
-// Thread safety: none; pure.
+// Thread safety: none. It does no input or output.
 #pragma once
 
 #include <array>
@@ -27,52 +29,66 @@ namespace syncline {
 
 class RecordSinks {
  public:
-  enum class Sink { kJournal, kBackup };
-  // In the order of those that are due at once: a backup waits for no disk.
-  enum class Pass { kNone, kBackup, kJournal, kSnapshot };
+  enum class Sink { kJournal, kFirstBackup, kSecondBackup };
+  static constexpr size_t kBackups = 2;
+  static Sink BackupSink(size_t which) {
+    return which == 0 ? Sink::kFirstBackup : Sink::kSecondBackup;
+  }
+  // In the order in which passes begin that are due at once. Backups come first, because
+  // they wait for no disk.
+  enum class Pass { kNone, kFirstBackup, kSecondBackup, kJournal, kSnapshot };
+  static Pass BackupPass(size_t which) {
+    return which == 0 ? Pass::kFirstBackup : Pass::kSecondBackup;
+  }
+  // Which backup the pass is for; nothing: it is not for a backup.
+  static std::optional<size_t> BackupOf(Pass pass);
 
   RecordSinks() = default;
-  // Those that get the records from the first one on.
+  // The given sinks get the records from the first one on; a backup is the first one.
   RecordSinks(bool journal, bool backup);
 
   bool awaits(Sink sink) const { return Of(sink).is_awaited; }
-  // Of a record that the shard has given out.
+  // The sinks that a record is for.
   struct Takers {
     bool journal = false;
-    bool backup = false;
+    std::array<bool, kBackups> backups = {};
   };
+  // Returns the sinks that get a record which the shard has just given out.
   Takers Take(const ShardRecord& record);
-  // So many of those that it was given since it began are safe there.
+  // Notes that the sink has made its first `records` records durable, counted since it
+  // began.
   void Durable(Sink sink, uint64_t records);
-  // It is not awaited any more, nor gets anything.
+  // Stops waiting for the sink; it gets no more records.
   void Lose(Sink sink);
-  // What the shard is to be told, if that has changed.
+  // Returns what the shard must be told; nothing if that has not changed.
   std::optional<ShardDurable> News();
 
   // ---- Passes ----
 
-  // The sink begins, or the journal wants a snapshot: once no other pass is under way.
+  // Requests that the sink begins, or that the journal gets a snapshot, once no other
+  // pass is under way.
   void Want(Pass pass) { wanted_.insert(pass); }
-  // Of a pass that is due: it begins. The shard is to be given the order.
+  // Begins a pass that is due, and returns the order for the shard.
   std::optional<ShardBackUp::Kind> NextOrder();
-  // The one that NextOrder began last is none after all.
+  // Cancels the pass that NextOrder began last.
   void Decline();
   Pass pass() const { return pass_; }
-  // Whether the shard may be told to go on with that pass.
+  // Returns whether the shard may be told to continue that pass, and notes that it is
+  // told.
   bool Continue(Pass pass);
-  // Whose answer that is; kNone: of one that was given up.
+  // Returns the pass that the shard has answered. kNone: one that was given up.
   Pass Answered(const ShardBackedUp& backed_up);
 
  private:
   struct State {
     bool is_awaited = false;
-    uint64_t base = 0;  // records of the shard before it began
+    uint64_t base = 0;  // records of the shard before the sink began
     uint64_t taken = 0;
     uint64_t durable = 0;  // of those that it took
-    // After so many of its own, so many of the shard's were not for it.
+    // Pairs (n, m): after its first n records, m records of the shard were not for it.
     std::deque<std::pair<uint64_t, uint64_t>> left_out = {};
-    uint64_t left_out_safe = 0;  // of them: before what is durable
-    // Blocks whose records it gets; none: of all.
+    uint64_t left_out_safe = 0;  // of those: before what is durable
+    // Blocks whose records it gets. Empty optional: all blocks.
     std::optional<std::set<uint32_t>> blocks = {};
 
     uint64_t safe() const { return base + durable + left_out_safe; }
@@ -82,17 +98,18 @@ class RecordSinks {
   const State& Of(Sink sink) const { return states_[static_cast<size_t>(sink)]; }
   State& Of(Sink sink) { return states_[static_cast<size_t>(sink)]; }
   static Sink SinkOf(Pass pass) {
-    return pass == Pass::kBackup ? Sink::kBackup : Sink::kJournal;
+    const auto backup = BackupOf(pass);
+    return backup ? BackupSink(*backup) : Sink::kJournal;
   }
   bool IsFor(const ShardRecord& record, Sink sink, State& state) const;
   bool Offer(const ShardRecord& record, Sink sink);
-  bool AwaitsAny() const { return awaits(Sink::kJournal) || awaits(Sink::kBackup); }
+  bool AwaitsAny() const;
 
-  std::array<State, 2> states_ = {};
-  uint64_t given_ = 0;  // records, since the shard counts
+  std::array<State, 1 + kBackups> states_ = {};
+  uint64_t given_ = 0;  // records since the shard began to count
   uint64_t told_ = ~uint64_t{0};
   Pass pass_ = Pass::kNone;
-  bool is_asked_ = false;  // the shard, and has not answered
+  bool is_asked_ = false;  // the shard was asked and has not answered
   std::set<Pass> wanted_ = {};
 };
 

@@ -3,7 +3,7 @@
 namespace syncline {
 namespace {
 
-// Within a host nothing queues on a wire, and a limit is for the memory.
+// Within a host nothing queues on a wire; the limit only bounds the memory.
 constexpr uint64_t kLocalWindow = 2 * uint64_t{kDefaultWindowBytes};
 
 MessageKind KindOf(const MessageHeader& header) {
@@ -30,13 +30,13 @@ WorkerLink::Key WorkerLink::KeyOf(const MessageHeader& header) {
   }
 }
 
-// Of averages there is one array.
+// There is only one array of averages.
 std::pair<WorkerLink::Key, uint32_t> WorkerLink::ArrayOf(const MessageHeader& header) {
   const Key key = KeyOf(header);
   return {key, key.first == MessageKind::kState ? header.samples : 0};
 }
 
-// The version, or a newer one, went over this connection.
+// Returns whether the version, or a newer one, was sent over this connection.
 bool WorkerLink::WasSent(const MessageHeader& header) const {
   if (KeyOf(header).first != MessageKind::kPublish) {
     const auto sent = sent_aside_.find(ArrayOf(header));
@@ -70,27 +70,27 @@ bool WorkerLink::Send(const ShardReply& reply) {
     return true;
   }
   if (WasSent(reply.header)) return false;
-  // Takes the place of a question for it, and of an older version.
+  // Replaces a question for it, or an older version.
   queue_[KeyOf(reply.header)] = reply;
   return true;
 }
 
 void WorkerLink::Ask(const MessageHeader& question) {
   const Key key = KeyOf(question);
-  if ((question.flags & kFlagAnew) != 0) {
+  if ((question.flags & kFlagResend) != 0) {
     if (key.first == MessageKind::kPublish) {
       sent_.erase(question.block);
       front_.Forget(question.block);
     }
     queue_.erase(key);
   }
-  // Whoever asks for an array once more wants it once more: the same version is asked for
-  // twice, and workers of before have no flag for it.
+  // A worker that asks for an array again wants it again, also at the same version. Older
+  // workers have no flag for that.
   sent_aside_.erase(ArrayOf(question));
   const auto waiting = queue_.find(key);
   const ShardReply* answer =
       waiting == queue_.end() ? nullptr : std::get_if<ShardReply>(&waiting->second);
-  // Of state, one array is no answer to a question for another.
+  // An array of state does not answer a question for another array.
   const bool is_answer =
       answer != nullptr &&
       (key.first != MessageKind::kState || answer->header.samples == question.samples);
@@ -120,7 +120,8 @@ std::map<WorkerLink::Key, WorkerLink::Waiting>::iterator WorkerLink::Next(
   const auto first = queue_.begin();
   if (first == queue_.end()) return first;
   if (HasRoom(ClassOf(header_of(first->second)), now)) return first;
-  // Where views never end, averages would never come.
+  // Averages get a share even if there are always views; otherwise they would never be
+  // sent.
   const auto aside = queue_.lower_bound({MessageKind::kAverage, 0});
   if (aside == queue_.end() || aside == first) return queue_.end();
   return HasRoom(TrafficClass::kBackground, now) ? aside : queue_.end();
@@ -128,7 +129,7 @@ std::map<WorkerLink::Key, WorkerLink::Waiting>::iterator WorkerLink::Next(
 
 void WorkerLink::Pump(absl::Duration now,
                       absl::FunctionRef<void(const MessageHeader&)> look) {
-  // An answer that `look` brings is sent by the loop below.
+  // The loop below sends what `look` queues.
   if (is_pumping_) return;
   is_pumping_ = true;
   for (auto at = Next(now); at != queue_.end(); at = Next(now)) {

@@ -1,14 +1,14 @@
-// What a server owes one worker on one connection: answers that wait for room on the way,
+// What a server owes one worker on one connection: answers that wait for room to be sent,
 // and questions that wait to be looked at, so that no view is encoded before it can be
 // sent.
 //
-// Small answers go at once. Views leave in block order, no more than SendWindow allows; one
-// overtakes those on their way when the next forward waits for it: all in front of it have
-// been sent at its version. Averages and state have what views leave, and a small share in
-// any case. A connection is reliable: each version of a block's view is sent over it once,
-// however often it is asked for, unless the worker asks for it anew (kFlagAnew); averages
-// and state are sent whenever they are asked for. What a connection lost is asked for again
-// on the next one, which has a WorkerLink of its own.
+// Small answers are sent at once. Views leave in block order, no more than SendWindow
+// allows. A view overtakes others if the next forward waits for it: all blocks in front
+// of it have been sent at its version. Averages and state get the room that views leave,
+// and always a small share. A connection is reliable, so each version of a block's view
+// is sent over it only once, however often it is asked for, unless the worker asks with
+// kFlagResend. Averages and state are sent whenever they are asked for. What a connection
+// lost is asked for again on the next one, which has its own WorkerLink.
 //
 // Thread safety: none; the engine's thread owns it.
 //
@@ -39,49 +39,50 @@ namespace syncline {
 
 class WorkerLink {
  public:
-  // Small answers beside a window of views; far more than a worker that reads ever leaves.
-  static constexpr uint64_t kMostUnreadBytes = 4 * uint64_t{kDefaultWindowBytes};
+  // Room for small answers beside a window of views. A worker that reads leaves far less
+  // unread.
+  static constexpr uint64_t kMaxUnreadBytes = 4 * uint64_t{kDefaultWindowBytes};
 
   struct Parts {
     std::shared_ptr<Endpoint> endpoint = nullptr;
     uint64_t number = 0;  // tells this connection from the worker's others
-    // Is told what was delivered, if it still lives.
+    // Is told what was delivered, if it still exists.
     std::weak_ptr<Shard> shard = {};
-    // A view has been sent: there may be room for more. May be called after the link's
-    // end.
+    // Called when a view has been sent, so that there may be room for more. May be called
+    // after the link is destroyed.
     std::function<void()> sent = nullptr;
-    // A worker that leaves more than this unread is clogged.
-    uint64_t most_unread_bytes = kMostUnreadBytes;
+    // A worker that leaves more than this unread counts as clogged.
+    uint64_t most_unread_bytes = kMaxUnreadBytes;
   };
   explicit WorkerLink(Parts parts) : parts_(std::move(parts)) {}
 
   uint64_t number() const { return parts_.number; }
   const Endpoint& endpoint() const { return *parts_.endpoint; }
 
-  // Answers a kHello: the one that began the connection, or the same again.
+  // Answers a kHello: the one that began the connection, or a repetition of it.
   void Welcome(const MessageHeader& hello);
   bool WasWelcomed(const MessageHeader& hello) const { return welcomed_ == hello.step; }
 
-  // Sends the answer, or lets it wait for its turn. False when the connection has carried
-  // it before.
+  // Sends the answer, or queues it until its turn. Returns false if the connection has
+  // carried it before.
   bool Send(const ShardReply& reply);
 
-  // A kPull, kPullAverage or kPullState came. It waits for its turn; one whose answer
-  // waits is only told so, and a kPull also when its answer was sent already.
+  // Takes a kPull, kPullAverage or kPullState. It waits for its turn. If its answer waits
+  // already, or a kPull's answer was sent before, the worker is only told so.
   void Ask(const MessageHeader& question);
 
-  // Sends what there is room for. `look` has the shard answer a question, by Send.
+  // Sends what there is room for. `look` makes the shard answer a question through Send.
   void Pump(absl::Duration now, absl::FunctionRef<void(const MessageHeader&)> look);
 
   bool is_waiting() const { return !queue_.empty(); }
-  // The worker sends, and does not read the answers.
+  // Returns whether the worker sends but does not read the answers.
   bool IsClogged();
 
-  // Bytes that crossed the connection, both ways, since the last call.
+  // Returns the bytes that crossed the connection, both ways, since the last call.
   uint64_t TakeCrossedBytes();
 
  private:
-  using Key = std::pair<MessageKind, uint32_t>;  // of the answer, and its block
+  using Key = std::pair<MessageKind, uint32_t>;  // kind of the answer, and block
   using Waiting = std::variant<ShardReply, MessageHeader>;
 
   static Key KeyOf(const MessageHeader& header);
@@ -93,19 +94,20 @@ class WorkerLink {
 
   TrafficClass ClassOf(const MessageHeader& header) const;
   bool HasRoom(TrafficClass traffic_class, absl::Duration now);
-  // What may be sent or looked at now; the queue's end when nothing may.
+  // Returns what may be sent or looked at now; the queue's end if nothing may.
   std::map<Key, Waiting>::iterator Next(absl::Duration now);
 
   const Parts parts_;
   SendWindow window_;
   std::map<Key, Waiting> queue_;
-  // The version, and 1, of what was sent: by block, of averages and state by array, too.
+  // 1 + the version that was sent. `sent_`: views, by block. `sent_aside_`: averages and
+  // state, by array.
   std::unordered_map<uint32_t, uint64_t> sent_;
   std::map<std::pair<Key, uint32_t>, uint64_t> sent_aside_;
   Front front_;                       // of versions
-  std::optional<uint64_t> welcomed_;  // the number of the hello
+  std::optional<uint64_t> welcomed_;  // number of the hello
   uint64_t crossed_ = 0;
-  // Of what was sent, at most so much is unread: asking the kernel costs a system call.
+  // Upper bound for the unread bytes, because asking the kernel costs a system call.
   uint64_t unread_at_most_ = 0;
   bool is_pumping_ = false;
 };

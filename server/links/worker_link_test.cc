@@ -18,7 +18,7 @@ using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
 constexpr size_t kViewBytes = size_t{2} << 20;
-constexpr size_t kMostUnread = kViewBytes + (size_t{256} << 10);
+constexpr size_t kMaxUnread = kViewBytes + (size_t{256} << 10);
 
 // A link at 10 Mbit/s; the worker's end records.
 class WorkerLinkTest : public ::testing::Test {
@@ -56,7 +56,7 @@ class WorkerLinkTest : public ::testing::Test {
     return header;
   }
 
-  // What arrived since the last call: "publish b1 v0".
+  // Returns what arrived since the last call, such as "publish b1 v0".
   std::vector<std::string> Arrived() {
     std::vector<std::string> lines;
     for (const auto& message : receiver_.messages) {
@@ -87,7 +87,7 @@ class WorkerLinkTest : public ::testing::Test {
   WorkerLink link_{{.endpoint = Connect(),
                     .number = 7,
                     .sent = [this] { ++sent_; },
-                    .most_unread_bytes = kMostUnread}};
+                    .most_unread_bytes = kMaxUnread}};
 
  private:
   std::unique_ptr<Endpoint> Connect() {
@@ -125,8 +125,8 @@ TEST_F(WorkerLinkTest, WhatTheNextForwardWaitsForOvertakesWhatIsOnItsWay) {
   Arrived();
   link_.Send(View(3, 2));
   RunFor(absl::Milliseconds(200));
-  link_.Send(View(2, 2));  // not before block 0 is there
-  link_.Send(View(0, 2));  // 1.7 s
+  link_.Send(View(2, 2));  // waits for block 0
+  link_.Send(View(0, 2));  // takes 1.7 s
   RunFor(absl::Milliseconds(2200));
   EXPECT_THAT(Arrived(), ElementsAre("publish b0 v2"));
   link_.Send(View(1, 2));
@@ -172,7 +172,7 @@ TEST_F(WorkerLinkTest, AVersionGoesOnceOverAConnectionHoweverOftenItIsAsked) {
 TEST_F(WorkerLinkTest, AWorkerThatCouldNotUseAViewGetsItAnew) {
   link_.Ask(Question(4, 2));
   RunFor(absl::Seconds(5));
-  link_.Ask(Question(4, 2, kFlagAnew));
+  link_.Ask(Question(4, 2, kFlagResend));
   RunFor(absl::Seconds(5));
   EXPECT_THAT(Arrived(), ElementsAre("publish b4 v2", "publish b4 v2"));
 }
@@ -251,8 +251,8 @@ TEST_F(WorkerLinkTest, AnArrayGoesOnceOverAConnectionUnlessItIsAskedForAgain) {
   EXPECT_TRUE(answer(MessageKind::kState, 1));
   EXPECT_THAT(Arrived(), ElementsAre("average b2 v3", "state b2 v3", "state b2 v3"));
   answers_ = false;
-  // Workers of before have no flag for it.
-  for (const uint16_t flags : {uint16_t{0}, kFlagAnew}) {
+  // Older workers have no flag for it.
+  for (const uint16_t flags : {uint16_t{0}, kFlagResend}) {
     looked_at_.clear();
     MessageHeader again = of_array(MessageKind::kPullState, 1);
     again.flags = flags;
@@ -274,7 +274,7 @@ TEST_F(WorkerLinkTest, WhoLeavesAnswersUnreadIsClogged) {
   link_.Send(View(0, 1));
   Pump();
   EXPECT_FALSE(link_.IsClogged());
-  for (size_t i = 0; i <= (kMostUnread - kViewBytes) / kMessageHeaderBytes; ++i) {
+  for (size_t i = 0; i <= (kMaxUnread - kViewBytes) / kMessageHeaderBytes; ++i) {
     link_.Send(Ack(0));
   }
   EXPECT_TRUE(link_.IsClogged());

@@ -6,6 +6,7 @@
 
 #include "comm/base/check.h"
 #include "comm/base/isa.h"
+#include "server/optimizer/decay_rule.h"
 #include "server/optimizer/option_ranges.h"
 
 namespace syncline {
@@ -54,8 +55,7 @@ SYNCLINE_KERNEL void UpdateBody(const Coefficients& coefficients, size_t n,
 class Adadelta final : public Optimizer {
  public:
   explicit Adadelta(const OptionValues& values)
-      : weight_decay_(OptionOr(kOptions, values, "weight_decay")),
-        decoupled_(OptionOr(kOptions, values, "decoupled") != 0),
+      : decay_(DecayRule::Of(kOptions, values)),
         rho_(OptionOr(kOptions, values, "rho")),
         epsilon_(OptionOr(kOptions, values, "eps")) {}
 
@@ -70,22 +70,20 @@ class Adadelta final : public Optimizer {
     SYNCLINE_CHECK(strip.master.size() == strip.gradient.size());
     SYNCLINE_CHECK(strip.state.size() == 2);
     const double lr = scalars.learning_rate;
-    const Coefficients c = {
-        .gradient_scale = scalars.gradient_scale,
-        .l2 = static_cast<float>(decoupled_ ? 0 : weight_decay_),
-        .rho = static_cast<float>(rho_),
-        .one_minus_rho = static_cast<float>(1.0 - rho_),
-        .epsilon = static_cast<float>(epsilon_),
-        .learning_rate = static_cast<float>(lr),
-        .decay = static_cast<float>(decoupled_ ? lr * weight_decay_ : 0)};
+    const Coefficients c = {.gradient_scale = scalars.gradient_scale,
+                            .l2 = decay_.L2(),
+                            .rho = static_cast<float>(rho_),
+                            .one_minus_rho = static_cast<float>(1.0 - rho_),
+                            .epsilon = static_cast<float>(epsilon_),
+                            .learning_rate = static_cast<float>(lr),
+                            .decay = decay_.DecayAt(lr)};
     Kernel<UpdateBody>::Run(c, strip.gradient.size(),
                             Arrays{strip.gradient.data(), strip.master.data(),
                                    strip.state[0], strip.state[1]});
   }
 
  private:
-  const double weight_decay_;
-  const bool decoupled_;
+  const DecayRule decay_;
   const double rho_;
   const double epsilon_;
 };

@@ -17,7 +17,7 @@ namespace {
 constexpr std::array kOptions = {
     OptionSpec{.name = "lr",
                .standard = 1,
-               .most = kMostRate,
+               .most = kMaxRate,
                .meaning =
                    "factor of the relative step; without relative_step the learning "
                    "rate, which then must be given"},
@@ -28,12 +28,12 @@ constexpr std::array kOptions = {
                .meaning = "added to squares of the gradient"},
     OptionSpec{.name = "eps2",
                .standard = 1e-3,
-               .most = kMostRate,
+               .most = kMaxRate,
                .meaning = "least scale of the weights that the step follows"},
     OptionSpec{.name = "clip_threshold",
                .standard = 1,
                .least = kLeastEpsilon,
-               .most = kMostRate,
+               .most = kMaxRate,
                .meaning = "largest root mean square of a tensor's step at rate 1"},
     OptionSpec{.name = "decay_rate",
                .standard = 0.8,
@@ -51,26 +51,29 @@ constexpr std::array kOptions = {
                .kind = OptionKind::kFlag,
                .meaning = "1: the relative step grows from 1e-6 on"}};
 
-// Directions are made piece by piece, so that they stay in L1.
+// Number of elements whose directions are computed at a time, so that they stay in L1.
 constexpr size_t kPiece = 1024;
 static_assert(kPiece % kSumLanes == 0);
 using Piece = std::array<float, kPiece>;
 
-// Figures of the tensor, then of the rows and columns of all matrices.
-constexpr size_t kAlpha = 0;      // sum of squares of the weights, then alpha
-constexpr size_t kDirection = 1;  // of the direction, then its factor in the step
+// Positions in TensorData::figures. The rows and columns of all matrices follow.
+constexpr size_t kAlpha = 0;  // sum of squares of the weights, later alpha
+// Sum of squares of the direction, later the direction's factor in the step.
+constexpr size_t kDirection = 1;
 constexpr size_t kTensorFigures = 2;
 
-// Walks a strip row by row. Inside of kernels, because rows of convolutions are short.
+// Walks a strip row by row. It runs inside the kernels, because rows of convolutions are
+// too short for one kernel call each.
 struct Cursor {
   size_t width = 0;  // of a matrix
   size_t height = 0;
-  uint64_t row = 0;     // of all matrices
-  uint64_t column = 0;  // of all matrices, that of the row's first element in the strip
+  uint64_t row = 0;  // counted over all matrices
+  // Column of the row's first element in the strip, counted over all matrices.
+  uint64_t column = 0;
   size_t row_of_matrix = 0;
-  size_t skipped = 0;  // elements of the row that lie before the strip
-  size_t offset = 0;   // of the row in the strip
-  size_t count = 0;    // elements of the row in the strip
+  size_t skipped = 0;  // number of elements of the row before the strip
+  size_t offset = 0;   // position of the row in the strip
+  size_t count = 0;    // number of elements of the row in the strip
 };
 
 Cursor CursorAt(const TensorShape& shape, uint64_t element) {
@@ -85,7 +88,8 @@ Cursor CursorAt(const TensorShape& shape, uint64_t element) {
           .skipped = element % width};
 }
 
-// To the first row, then from row to row; false at the end of a strip of n elements.
+// Moves to the first row, then from row to row. Returns false at the end of a strip of n
+// elements.
 SYNCLINE_KERNEL bool Advance(Cursor& cursor, size_t n) {
   if (cursor.count > 0) {
     cursor.offset += cursor.count;
@@ -103,7 +107,8 @@ SYNCLINE_KERNEL bool Advance(Cursor& cursor, size_t n) {
   return rest > 0;
 }
 
-// Sixteen running sums do not pay in short rows.
+// Returns the sum of squares of a row. Short rows have one running sum, because sixteen
+// would cost more than they save.
 SYNCLINE_KERNEL double RowSquares(size_t n, const float* row) {
   constexpr size_t kShort = 64;
   double sum = 0;
@@ -153,7 +158,8 @@ SYNCLINE_KERNEL void FactoredBody(Cursor cursor, size_t n, FactoredArrays arrays
     const double* __restrict columns = arrays.columns + cursor.column;
     float* __restrict direction = arrays.direction + cursor.offset;
     const auto row = static_cast<float>(arrays.rows[cursor.row]);
-    // The row first: both factors at once could overflow where the gradient is tiny.
+    // Multiplies by the row's factor first: the product of both factors could overflow
+    // where the gradient is tiny.
     for (size_t i = 0; i < cursor.count; ++i) {
       direction[i] = gradient[i] * row * static_cast<float>(columns[i]);
     }
@@ -162,7 +168,7 @@ SYNCLINE_KERNEL void FactoredBody(Cursor cursor, size_t n, FactoredArrays arrays
 
 struct PlainCoefficients {
   float gradient_scale;
-  float fresh;  // share of this step in the mean square
+  float fresh;  // weight of this step in the mean square
   float epsilon;
 };
 
@@ -180,7 +186,7 @@ SYNCLINE_KERNEL void PlainBody(PlainCoefficients c, size_t n, PlainArrays arrays
   float* __restrict direction = arrays.direction;
   for (size_t i = 0; i < n; ++i) {
     const float g = gradient[i] * c.gradient_scale;
-    // Of gradients whose squares have no float: as large as can be.
+    // Squares that no float can hold count as the largest float.
     const float square = kLargest < g * g ? kLargest : g * g;
     const float v = variance[i] + c.fresh * (square + c.epsilon - variance[i]);
     variance[i] = v;
@@ -189,7 +195,7 @@ SYNCLINE_KERNEL void PlainBody(PlainCoefficients c, size_t n, PlainArrays arrays
 }
 
 struct StepCoefficients {
-  float factor;  // of the direction
+  float factor;  // factor of the direction
   float decay;   // alpha * weight_decay
   float beta1;
 };
@@ -223,7 +229,7 @@ SYNCLINE_KERNEL void MeanStepBody(StepCoefficients c, size_t n, MeanArrays array
 
 bool IsFactored(const TensorShape& shape) { return shape.dimensions() > 1; }
 
-// Numbers of rows and of columns of all matrices.
+// Return the number of rows and of columns of all matrices together.
 uint64_t AllRows(const TensorShape& shape) {
   return shape.elements() / shape.matrix_columns();
 }
@@ -336,12 +342,13 @@ class Adafactor final : public Optimizer, private TensorReduction {
            std::min(warms_up_ ? 1e-6 * t : 1e-2, 1.0 / std::sqrt(t));
   }
 
-  // 1 - b, the share of this step in the mean square.
+  // Returns 1 - b, the weight of this step in the mean square.
   double FreshAt(const StepScalars& scalars) const {
     return std::pow(static_cast<double>(scalars.step), -decay_rate_);
   }
 
-  // From sums of squares to factors of the direction; R and C move on.
+  // Updates R and C with the sums of squares in `figures`, and replaces these sums by the
+  // factors of the direction.
   void UpdateFactors(const StepScalars& scalars, const TensorData& tensor) const {
     const TensorShape& shape = tensor.shape;
     const auto figures = tensor.figures.subspan(kTensorFigures);
@@ -386,7 +393,7 @@ class Adafactor final : public Optimizer, private TensorReduction {
       if (IsFactored(tensor.shape)) {
         FactoredDirection({gradient, element}, tensor, direction);
       } else {
-        // Moves on in a copy: Apply will do the same again.
+        // Updates a copy of V, because Apply makes the same update again.
         std::ranges::copy(tensor.factors.subspan(element, n), variance.begin());
         PlainDirection(scalars, gradient, variance.data(), direction);
       }

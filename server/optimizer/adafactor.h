@@ -4,7 +4,7 @@
 //          rate = lr * min(1e-2, t^-1/2), with warmup_init lr * min(1e-6 * t, t^-1/2)
 //   alpha = rate * max(eps2, rms(p)); without scale_parameter alpha = rate
 //   b = 1 - t^-decay_rate;  s = g^2 + eps1
-//   R = b * R + (1 - b) * mean of each row of s;  C likewise of each column
+//   R = b * R + (1 - b) * mean of each row of s;  C the same for each column
 //   u = g / sqrt(R / mean(R)) / sqrt(C);  u /= max(1, rms(u) / clip_threshold)
 //   u = m = beta1 * m + (1 - beta1) * alpha * u;  without beta1 u = alpha * u
 //   p -= alpha * weight_decay * p + u
@@ -24,7 +24,8 @@
 namespace syncline {
 
 std::span<const OptionSpec> AdafactorOptions();
-absl::Status CheckAdafactor(const OptionValues& values);  // what the table cannot say
+// Checks more than the ranges of the table.
+absl::Status CheckAdafactor(const OptionValues& values);
 
 // REQUIRES: `values` are valid.
 std::unique_ptr<Optimizer> MakeAdafactor(const OptionValues& values);

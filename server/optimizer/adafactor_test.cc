@@ -123,7 +123,7 @@ void ExpectGolden(const std::vector<GoldenCase>& cases) {
   }
 }
 
-// Of transformers 4.49.0, transformers.Adafactor, in float64.
+// The weights are those of transformers.Adafactor (transformers 4.49.0) in float64.
 // torch.optim.Adafactor(lr=0.01, weight_decay=0) of torch 2.13 gives the same.
 TEST(Adafactor, GivesTheWeightsOfTransformersAndTorch) {
   ExpectGolden(

@@ -6,6 +6,7 @@
 
 #include "comm/base/check.h"
 #include "comm/base/isa.h"
+#include "server/optimizer/decay_rule.h"
 #include "server/optimizer/option_ranges.h"
 
 namespace syncline {
@@ -16,17 +17,17 @@ constexpr std::array kOptions = {
     WeightDecay(0),
     Decoupled(0),
     OptionSpec{.name = "lr_decay",
-               .most = kMostRate,
+               .most = kMaxRate,
                .meaning = "divides the learning rate by 1 + (t - 1) * lr_decay"},
     OptionSpec{.name = "initial_accumulator_value",
-               .most = kMostRate,
+               .most = kMaxRate,
                .meaning = "the sum of squares before the first step"},
     Epsilon(1e-10)};
 
 struct Coefficients {
   float gradient_scale;
   float l2;
-  float start;  // joins the sum of squares at the first step, which finds zeros
+  float start;  // first step: the initial sum of squares; later 0
   float epsilon;
   float step_size;
   float decay;  // learning rate * decoupled weight decay
@@ -56,8 +57,7 @@ SYNCLINE_KERNEL void UpdateBody(const Coefficients& coefficients, size_t n,
 class Adagrad final : public Optimizer {
  public:
   explicit Adagrad(const OptionValues& values)
-      : weight_decay_(OptionOr(kOptions, values, "weight_decay")),
-        decoupled_(OptionOr(kOptions, values, "decoupled") != 0),
+      : decay_(DecayRule::Of(kOptions, values)),
         lr_decay_(OptionOr(kOptions, values, "lr_decay")),
         start_(OptionOr(kOptions, values, "initial_accumulator_value")),
         epsilon_(OptionOr(kOptions, values, "eps")) {}
@@ -81,15 +81,14 @@ class Adagrad final : public Optimizer {
     const auto steps_before = static_cast<double>(scalars.step - 1);
     const double lr = scalars.learning_rate;
     return {.gradient_scale = scalars.gradient_scale,
-            .l2 = static_cast<float>(decoupled_ ? 0 : weight_decay_),
+            .l2 = decay_.L2(),
             .start = static_cast<float>(scalars.step == 1 ? start_ : 0),
             .epsilon = static_cast<float>(epsilon_),
             .step_size = static_cast<float>(lr / (1.0 + steps_before * lr_decay_)),
-            .decay = static_cast<float>(decoupled_ ? lr * weight_decay_ : 0)};
+            .decay = decay_.DecayAt(lr)};
   }
 
-  const double weight_decay_;
-  const bool decoupled_;
+  const DecayRule decay_;
   const double lr_decay_;
   const double start_;
   const double epsilon_;

@@ -6,6 +6,7 @@
 
 #include "comm/base/check.h"
 #include "comm/base/isa.h"
+#include "server/optimizer/adam_values.h"
 #include "server/optimizer/option_ranges.h"
 
 namespace syncline {
@@ -23,8 +24,8 @@ constexpr std::array kAdamWOptions = {
     LearningRate(1e-3), WeightDecay(0.01), Decoupled(1), kBeta1, kBeta2,
     Epsilon(1e-8),      kAmsgrad};
 
-// Computed in float64 and rounded once: 1 - 0.999f alone would put an error of 1.3e-5
-// into v.
+// Coefficients are computed in float64 and rounded once. 1 - 0.999f alone would put a
+// relative error of 1.3e-5 into v.
 struct Coefficients {
   float gradient_scale;
   float l2;
@@ -35,8 +36,8 @@ struct Coefficients {
   float root_correction;  // 1 / sqrt(1 - beta2^t)
   float epsilon;
   float step_size;  // lr / (1 - beta1^t)
-  // lr * weight_decay. Subtracted, because the factor 1 - lr * weight_decay is so near 1
-  // that its rounding would shift the decay itself, every step the same way.
+  // lr * weight_decay. It is subtracted. The factor 1 - lr * weight_decay is so near 1
+  // that its rounding would change the decay, in the same way at every step.
   float decay;
 };
 
@@ -45,7 +46,7 @@ struct Arrays {
   float* master;
   float* mean;
   float* variance;
-  float* max_variance;  // null without AMSGrad
+  float* max_variance;  // null: no AMSGrad
 };
 
 enum class Variance { kCurrent, kGreatest };
@@ -80,11 +81,7 @@ class Adam final : public Optimizer {
   Adam(std::string_view name, std::span<const OptionSpec> specs,
        const OptionValues& values)
       : name_(name),
-        weight_decay_(OptionOr(specs, values, "weight_decay")),
-        decoupled_(OptionOr(specs, values, "decoupled") != 0),
-        beta1_(OptionOr(specs, values, "beta1")),
-        beta2_(OptionOr(specs, values, "beta2")),
-        epsilon_(OptionOr(specs, values, "eps")),
+        values_(AdamValues::Of(specs, values)),
         amsgrad_(OptionOr(specs, values, "amsgrad") != 0) {}
 
   std::string_view name() const override { return name_; }
@@ -114,25 +111,21 @@ class Adam final : public Optimizer {
   Coefficients CoefficientsOf(const StepScalars& scalars) const {
     const auto t = static_cast<double>(scalars.step);
     const double lr = scalars.learning_rate;
-    return {
-        .gradient_scale = scalars.gradient_scale,
-        .l2 = static_cast<float>(decoupled_ ? 0 : weight_decay_),
-        .beta1 = static_cast<float>(beta1_),
-        .one_minus_beta1 = static_cast<float>(1.0 - beta1_),
-        .beta2 = static_cast<float>(beta2_),
-        .one_minus_beta2 = static_cast<float>(1.0 - beta2_),
-        .root_correction = static_cast<float>(1.0 / std::sqrt(1.0 - std::pow(beta2_, t))),
-        .epsilon = static_cast<float>(epsilon_),
-        .step_size = static_cast<float>(lr / (1.0 - std::pow(beta1_, t))),
-        .decay = static_cast<float>(decoupled_ ? lr * weight_decay_ : 0)};
+    return {.gradient_scale = scalars.gradient_scale,
+            .l2 = values_.decay.L2(),
+            .beta1 = static_cast<float>(values_.beta1),
+            .one_minus_beta1 = static_cast<float>(1.0 - values_.beta1),
+            .beta2 = static_cast<float>(values_.beta2),
+            .one_minus_beta2 = static_cast<float>(1.0 - values_.beta2),
+            .root_correction =
+                static_cast<float>(1.0 / std::sqrt(1.0 - std::pow(values_.beta2, t))),
+            .epsilon = static_cast<float>(values_.epsilon),
+            .step_size = static_cast<float>(lr / (1.0 - std::pow(values_.beta1, t))),
+            .decay = values_.decay.DecayAt(lr)};
   }
 
   const std::string_view name_;
-  const double weight_decay_;
-  const bool decoupled_;
-  const double beta1_;
-  const double beta2_;
-  const double epsilon_;
+  const AdamValues values_;
   const bool amsgrad_;
 };
 

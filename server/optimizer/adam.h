@@ -1,5 +1,5 @@
 // Adam (Kingma and Ba, 2014, arXiv 1412.6980) and AdamW (Loshchilov and Hutter, 2017,
-// arXiv 1711.05101) as torch.optim has them: one kernel, `decoupled` tells them apart.
+// arXiv 1711.05101) as torch.optim has them: one kernel, which `decoupled` selects.
 //   m = beta1 * m + (1 - beta1) * g;  v = beta2 * v + (1 - beta2) * g^2
 //   p -= lr * decay * p + lr / (1 - beta1^t) * m / (sqrt(v / (1 - beta2^t)) + eps)
 // `amsgrad` (Reddi, Kale and Kumar, 2018, arXiv 1904.09237) puts the greatest v so far in

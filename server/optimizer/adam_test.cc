@@ -77,7 +77,7 @@ TEST(Adam, After1000StepsIsAsNearToFloat64AsAPlainLoop) {
   }
 }
 
-// Tests are compiled for the baseline instruction set, kernels for whatever the CPU has.
+// Tests are compiled for the baseline instruction set, kernels for that of the CPU.
 TEST(Adam, KernelGivesTheBitsOfAScalarLoopOnEveryCpu) {
   constexpr size_t kElements = 1003;
   std::mt19937 random(11);

@@ -6,6 +6,7 @@
 
 #include "comm/base/check.h"
 #include "comm/base/isa.h"
+#include "server/optimizer/adam_values.h"
 #include "server/optimizer/option_ranges.h"
 
 namespace syncline {
@@ -59,11 +60,7 @@ SYNCLINE_KERNEL void UpdateBody(const Coefficients& coefficients, size_t n,
 class Adamax final : public Optimizer {
  public:
   explicit Adamax(const OptionValues& values)
-      : weight_decay_(OptionOr(kOptions, values, "weight_decay")),
-        decoupled_(OptionOr(kOptions, values, "decoupled") != 0),
-        beta1_(OptionOr(kOptions, values, "beta1")),
-        beta2_(OptionOr(kOptions, values, "beta2")),
-        epsilon_(OptionOr(kOptions, values, "eps")) {}
+      : values_(AdamValues::Of(kOptions, values)) {}
 
   std::string_view name() const override { return "adamax"; }
   std::vector<StateSlot> slots() const override {
@@ -85,20 +82,16 @@ class Adamax final : public Optimizer {
     const auto t = static_cast<double>(scalars.step);
     const double lr = scalars.learning_rate;
     return {.gradient_scale = scalars.gradient_scale,
-            .l2 = static_cast<float>(decoupled_ ? 0 : weight_decay_),
-            .beta1 = static_cast<float>(beta1_),
-            .one_minus_beta1 = static_cast<float>(1.0 - beta1_),
-            .beta2 = static_cast<float>(beta2_),
-            .epsilon = static_cast<float>(epsilon_),
-            .step_size = static_cast<float>(lr / (1.0 - std::pow(beta1_, t))),
-            .decay = static_cast<float>(decoupled_ ? lr * weight_decay_ : 0)};
+            .l2 = values_.decay.L2(),
+            .beta1 = static_cast<float>(values_.beta1),
+            .one_minus_beta1 = static_cast<float>(1.0 - values_.beta1),
+            .beta2 = static_cast<float>(values_.beta2),
+            .epsilon = static_cast<float>(values_.epsilon),
+            .step_size = static_cast<float>(lr / (1.0 - std::pow(values_.beta1, t))),
+            .decay = values_.decay.DecayAt(lr)};
   }
 
-  const double weight_decay_;
-  const bool decoupled_;
-  const double beta1_;
-  const double beta2_;
-  const double epsilon_;
+  const AdamValues values_;
 };
 
 }  // namespace

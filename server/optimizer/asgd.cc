@@ -12,21 +12,21 @@
 namespace syncline {
 namespace {
 
-constexpr double kMostSteps = 1e12;
+constexpr double kMaxSteps = 1e12;
 
 constexpr std::array kOptions = {
     LearningRate(1e-2), WeightDecay(0),
     OptionSpec{.name = "lambd",
                .standard = 1e-4,
-               .most = kMostRate,
+               .most = kMaxRate,
                .meaning = "pulls weights towards zero, and lowers the rate over time"},
     OptionSpec{.name = "alpha",
                .standard = 0.75,
-               .most = kMostRate,
+               .most = kMaxRate,
                .meaning = "power with which the rate falls"},
     OptionSpec{.name = "t0",
                .standard = 1e6,
-               .most = kMostSteps,
+               .most = kMaxSteps,
                .meaning = "updates before the average of the weights begins"}};
 
 struct Coefficients {
@@ -34,7 +34,7 @@ struct Coefficients {
   float l2;
   float eta;
   float decay;  // lambd * eta
-  float share;  // of the weights in their average
+  float share;  // weight of this step in the average
 };
 
 struct Arrays {

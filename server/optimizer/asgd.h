@@ -3,9 +3,9 @@
 //   eta = lr / (1 + lambd * lr * (t - 1))^alpha
 //   p -= lambd * eta * p + eta * g
 //   a += (p - a) / max(1, t - 1 - t0)
-// The average a follows the weights until t0 steps are over; nothing reads it but whoever
-// asks for the optimizer's state. eta follows the rate of its own step, where torch's,
-// computed a step before, would be one change of a schedule behind.
+// The average a equals the weights until t0 steps are over. It can only be read as
+// optimizer state. eta uses the learning rate of its own step. torch computes eta a step
+// earlier, so its eta would lag behind a schedule by one step.
 #pragma once
 
 #include <memory>

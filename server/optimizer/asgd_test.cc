@@ -48,7 +48,7 @@ TEST(Asgd, After1000StepsIsAsNearToFloat64AsAPlainLoop) {
   }
 }
 
-// Of torch 2.13, with t0 = 2.
+// The averages are those of torch 2.13 with t0 = 2.
 TEST(Asgd, AveragesTheWeightsFromT0On) {
   Training training(Asgd({{"lr", 0.1}, {"lambd", 0.01}, {"t0", 2}}),
                     {1.0f, -0.5f, 0.25f, 3.0f});

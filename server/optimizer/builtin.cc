@@ -1,4 +1,4 @@
-// The list of optimizers, and what applies to all of them: validation of names and
+// The list of optimizers, and the code that all of them share: validation of names and
 // options, group options, wrappers.
 #include <algorithm>
 #include <array>
@@ -34,15 +34,16 @@
 namespace syncline {
 namespace {
 
-// What a parameter group may change. An optimizer that takes all weights for one vector
-// leaves no choice.
+// Settings that a parameter group may change. kFrozen: only `frozen`, because the
+// optimizer treats all weights of the job as one vector.
 enum class GroupSupport { kAll, kFrozen };
 
 struct Entry {
   std::string_view name;
   std::span<const OptionSpec> (*options)();
   std::unique_ptr<Optimizer> (*make)(const OptionValues&);
-  absl::Status (*check)(const OptionValues&) = nullptr;  // what the table cannot say
+  // Checks more than the ranges of the table. Null: there is nothing more to check.
+  absl::Status (*check)(const OptionValues&) = nullptr;
   GroupSupport groups = GroupSupport::kAll;
 };
 
@@ -97,7 +98,8 @@ absl::Status Validate(const OptimizerSettings& settings, const OptionValues& val
   return entry->check == nullptr ? absl::OkStatus() : entry->check(values);
 }
 
-// At steps at which workers push something else than gradients, nothing is applied.
+// Checks the options of a tensor with mean=1. Fails if the job's optimizer treats all
+// weights as one vector, or if workers push something other than gradients at some steps.
 absl::Status CheckMeanOf(const OptimizerSettings& settings, const GroupOptions& group) {
   const Entry* entry = FindEntry(settings.name);
   const bool has_other_steps =
@@ -142,7 +144,7 @@ absl::Status ValidateOptimizer(const OptimizerSettings& settings) {
 absl::Status ValidateGroup(const OptimizerSettings& settings, const GroupOptions& group) {
   if (TakesMean(group)) return CheckMeanOf(settings, group);
   constexpr OptionSpec kScale = {
-      .name = "learning_rate_scale", .standard = 1, .most = kMostRate};
+      .name = "learning_rate_scale", .standard = 1, .most = kMaxRate};
   SYNCLINE_RETURN_IF_ERROR(
       ValidateOptions("parameter group", std::span(&kScale, 1),
                       {{std::string(kScale.name), group.learning_rate_scale}}));

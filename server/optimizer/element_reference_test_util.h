@@ -1,5 +1,5 @@
-// Comparing an optimizer that treats each element alone with a plain loop over torch's
-// formulas, for tests.
+// Helpers for tests. They compare an optimizer that treats each element alone with a
+// plain loop over torch's formulas.
 //
 //   struct SignReference {
 //     explicit SignReference(const OptimizerSettings& settings);
@@ -27,7 +27,7 @@
 
 namespace syncline {
 
-// A weight and what the optimizer remembers of it.
+// A weight and its optimizer state.
 template <typename Real>
 struct Element {
   Real p = 0;
@@ -40,7 +40,7 @@ inline double Option(const OptimizerSettings& settings, std::string_view name) {
   return OptionOr(OptionsOf(settings.name), settings.options, name);
 }
 
-// Weight decay in the way that the options ask for.
+// Weight decay as the options say, decoupled or not.
 struct DecayReference {
   explicit DecayReference(const OptimizerSettings& settings)
       : lr(Option(settings, "lr")),
@@ -65,7 +65,7 @@ inline std::string Describe(const OptimizerSettings& settings) {
 
 // ---- Golden weights ----
 
-// Each case trains four weights; `want` is what torch 2.13 gives.
+// Each case trains four weights. `want` are the weights that torch 2.13 computes.
 struct GoldenCase {
   OptimizerSettings settings = {};
   std::vector<float> want = {};
@@ -88,7 +88,7 @@ inline void ExpectGolden(const GoldenCase& golden) {
 
 // ---- Against float64 ----
 
-// Gradients of mixed scale, also denormal and zero ones.
+// Returns gradients of mixed scale, including denormals and zeros.
 inline std::vector<float> MixedGradient(std::mt19937& random, size_t n) {
   std::normal_distribution<float> normal;
   std::vector<float> gradient(n);
@@ -99,7 +99,7 @@ inline std::vector<float> MixedGradient(std::mt19937& random, size_t n) {
   return gradient;
 }
 
-// What 1,000 steps make of the same weights.
+// Results of 1,000 steps that start with the same weights.
 struct LongRun {
   std::vector<float> kernel = {};
   std::vector<float> plain_fp32 = {};
@@ -146,7 +146,8 @@ inline double Distance(const std::vector<float>& got, const std::vector<double>&
   return RootMeanSquare(errors);
 }
 
-// At most twice as far from float64 as the plain loop.
+// Expects that the kernel's error against float64 is at most twice that of the plain
+// loop.
 template <typename Reference>
 void ExpectAsExactAsAPlainLoop(const OptimizerSettings& settings) {
   const LongRun run = Train1000Steps<Reference>(settings);
@@ -169,8 +170,8 @@ inline void ExpectSameBits(const std::vector<float>& got, const std::vector<floa
   }
 }
 
-// A strip of one element takes the scalar path of the kernel, so this also says that the
-// vectorised path has the scalar bits.
+// Expects the same bits for strips of several sizes. A strip of one element takes the
+// kernel's scalar path, so this also compares the vectorised path with the scalar one.
 inline void ExpectTheSameBitsInAnyCutting(const OptimizerSettings& settings) {
   const std::vector<float> weights(4099, 0.3f);
   for (const size_t strip : {1u, 7u, 16u, 1000u, 4096u}) {

@@ -24,13 +24,14 @@ constexpr std::array kOptions = {
                .kind = OptionKind::kFlag,
                .meaning = "1: adapt the step to the weights without weight decay, too"}};
 
-// Directions are made piece by piece, so that they stay in L1.
+// Number of elements whose directions are computed at a time, so that they stay in L1.
 constexpr size_t kPiece = 1024;
 static_assert(kPiece % kSumLanes == 0);
 using Piece = std::array<float, kPiece>;
 
-// Computed in float64 and rounded once. One coefficient for each mean: the rounding of
-// beta2 itself, 1e-8 of 0.999, would be 1e-5 of what a mean forgets at each step.
+// Coefficients are computed in float64 and rounded once. Each mean uses only 1 - beta.
+// Rounding beta2 itself, by 1e-8 of 0.999, would be an error of 1e-5 in the part that a
+// mean forgets at each step.
 struct Coefficients {
   float gradient_scale;
   float fresh1;           // 1 - beta1
@@ -63,7 +64,7 @@ SYNCLINE_KERNEL void DirectionBody(const Coefficients& coefficients, size_t n,
     const float g = gradient[i] * c.gradient_scale;
     const float m = mean[i] + c.fresh1 * (g - mean[i]);
     const float sum = variance[i] + ((c.fresh2 * g) * g - c.fresh2 * variance[i]);
-    // Infinity would become NaN in the next step.
+    // An infinite variance would become NaN in the next step.
     const float v = kLargest < sum ? kLargest : sum;
     mean[i] = m;
     variance[i] = v;
@@ -117,13 +118,13 @@ class Lamb final : public Optimizer, private TensorReduction {
  private:
   static constexpr size_t kWeightSquares = 0;
   static constexpr size_t kDirectionSquares = 1;
-  static constexpr size_t kRatio = 0;  // after Finish
+  static constexpr size_t kRatio = 0;  // after Finish, in place of kWeightSquares
 
   int rounds() const override { return 1; }
   size_t Figures(const TensorShape& /*shape*/) const override { return 2; }
   size_t Factors(const TensorShape& /*shape*/) const override { return 0; }
 
-  // The state moves on in a copy: Apply will do the same again.
+  // Updates copies of the state, because Apply makes the same update again.
   void Reduce(int /*round*/, const StepScalars& scalars, const Strip& strip,
               const TensorData& tensor) const override {
     const Coefficients c = CoefficientsOf(scalars);

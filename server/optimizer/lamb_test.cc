@@ -55,7 +55,7 @@ TEST(Lamb, IsExactOnTensorsOfSeveralTiles) {
 
 TEST(Lamb, HasTheSameBitsInAnyStrips) { ExpectSameBitsInAnyStrips(kLamb, {300, 700}); }
 
-// Of timm 1.0.15, timm.optim.Lamb without clipping, in float64.
+// The weights are those of timm.optim.Lamb (timm 1.0.15) without clipping, in float64.
 TEST(Lamb, GivesTheWeightsOfTimm) {
   struct Case {
     OptionValues options;

@@ -28,7 +28,7 @@ TEST_P(LargeGradients, MakeNoWeightThatIsNotANumber) {
   }
 }
 
-// The square times 1 - beta2 is finite, as in torch.
+// The square times 1 - beta2 is finite. torch computes it in this order, too.
 TEST(LargeGradientsOfAdam, MoveByTheLearningRate) {
   for (const char* name : {"adam", "nadam", "rmsprop"}) {
     OptimizerSettings settings = {.name = name, .options = {{"lr", 0.01}}};

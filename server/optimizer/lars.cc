@@ -20,7 +20,7 @@ constexpr std::array kOptions = {
         .name = "nesterov", .kind = OptionKind::kFlag, .meaning = "look one step ahead"},
     OptionSpec{.name = "trust_coefficient",
                .standard = 1e-3,
-               .most = kMostRate,
+               .most = kMaxRate,
                .meaning = "length of a step of rate 1, as a share of the weights' norm"},
     Epsilon(1e-8),
     OptionSpec{.name = "exclude_1d",
@@ -31,11 +31,11 @@ constexpr std::array kOptions = {
                    "decayed"}};
 
 struct Coefficients {
-  float gradient_scale;  // times r
+  float gradient_scale;  // r * StepScalars::gradient_scale
   float l2;              // r * weight_decay
   float momentum;
-  float ahead;  // momentum with Nesterov
-  float fresh;  // share of d itself in the step
+  float ahead;  // factor of b in the step: momentum with Nesterov, otherwise 1
+  float fresh;  // factor of d in the step: 1 with Nesterov, otherwise 0
   float learning_rate;
 };
 

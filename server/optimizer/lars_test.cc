@@ -65,7 +65,8 @@ TEST(Lars, IsExactOnTensorsOfSeveralTiles) {
 
 TEST(Lars, HasTheSameBitsInAnyStrips) { ExpectSameBitsInAnyStrips(kLars, {300, 700}); }
 
-// Of timm 1.0.15, timm.optim.Lars, in float64 (the second with always_adapt).
+// The weights are those of timm.optim.Lars (timm 1.0.15) in float64. The second case has
+// always_adapt.
 TEST(Lars, GivesTheWeightsOfTimm) {
   struct Case {
     OptionValues options;
@@ -89,7 +90,7 @@ TEST(Lars, GivesTheWeightsOfTimm) {
 }
 
 TEST(Lars, AdaptsOneDimensionOnRequest) {
-  // ||p|| 5, ||g|| 2.5: r is 1e-3 * 5 / 2.5.
+  // ||p|| is 5 and ||g|| is 2.5, so r is 1e-3 * 5 / 2.5.
   const OptimizerSettings adapted = {.name = "lars", .options = {{"exclude_1d", 0}}};
   Training training(adapted, {3, 4});
   training.Step(std::vector<float>{0, 2.5f});

@@ -16,7 +16,7 @@ namespace syncline {
 namespace {
 
 constexpr size_t kMaxHistory = 20;
-constexpr double kLeastCurvature = 1e-10;  // of a pair
+constexpr double kLeastCurvature = 1e-10;  // least y.s of a pair that is kept
 
 constexpr std::array kOptions = {
     LearningRate(1),
@@ -29,15 +29,16 @@ constexpr std::array kOptions = {
         .meaning = "pairs of vectors that are kept; each costs 8 bytes per weight"},
     OptionSpec{.name = "tolerance_grad",
                .standard = 1e-7,
-               .most = kMostRate,
+               .most = kMaxRate,
                .meaning = "gradients up to this norm change nothing"},
     OptionSpec{.name = "tolerance_change",
                .standard = 1e-9,
-               .most = kMostRate,
+               .most = kMaxRate,
                .meaning = "directions that descend less are not taken"}};
 
-// Slots of state, for a history of m: m steps, m differences of gradients, then two more.
-// Dot products number vectors the same way; the gradient of this step comes last.
+// Numbers of the vectors. With a history of m pairs, the slots of state are m steps, m
+// differences of gradients, the last gradient and the last step. Dot products number
+// vectors the same way, with the gradient of this step as the last one.
 struct Vectors {
   size_t history;
 
@@ -65,7 +66,7 @@ constexpr auto kDifferenceNames = MakeNames("difference_");
 
 // ---- Dot products ----
 
-// What every vector is multiplied with.
+// The vectors that every vector is multiplied with.
 enum With : size_t { kWithLastGradient, kWithLastStep, kWithGradient, kWiths };
 
 struct DotArrays {
@@ -104,10 +105,11 @@ SYNCLINE_KERNEL void MagnitudesBody(size_t n, const float* values, double* lanes
   for (size_t lane = 0; i + lane < n; ++lane) lanes[lane] += std::abs(values[i + lane]);
 }
 
-// Vectors stay in L2 while all are multiplied with all three.
+// Number of elements that are multiplied at a time, so that they stay in L2 while each
+// vector is multiplied with all three.
 constexpr size_t kDotPiece = 8192;
 
-// Dot products of the whole job, of the scaled gradient.
+// Dot products over the whole job. The gradient counts as scaled.
 class Dots {
  public:
   Dots(Vectors vectors, std::span<const double> sums, double gradient_scale)
@@ -119,7 +121,7 @@ class Dots {
     if (with == kWithGradient) factor *= scale_;
     return factor * sums_[kWiths * vector + with];
   }
-  // Sum of magnitudes of the gradient.
+  // Returns the sum of magnitudes of the gradient.
   double magnitudes() const { return std::abs(scale_) * sums_.back(); }
   double gradient_squares() const { return (*this)(vectors_.gradient(), kWithGradient); }
 
@@ -131,7 +133,8 @@ class Dots {
 
 // ---- The recursion ----
 
-// What every shard keeps between steps, then what the recursion tells Apply.
+// Numbers that every shard keeps between steps, and the results of the recursion that
+// Apply uses.
 template <typename Number>
 struct JobMemory {
   JobMemory(Vectors vectors, std::span<Number> numbers)
@@ -147,14 +150,15 @@ struct JobMemory {
     return kHead + 4 * vectors.history * vectors.history + 2 * vectors.history + 1;
   }
 
-  Number& steps;                   // directions made since it began, or began anew
-  Number& kept;                    // pairs
-  Number& newest;                  // the pair written last
-  Number& scale;                   // y.s / y.y of that pair
-  Number& moves;                   // whether this step changes anything
-  Number& stores;                  // whether it writes `newest`
-  std::span<Number> gram;          // of the kept vectors
-  std::span<Number> coefficients;  // of the step: kept vectors, then the gradient
+  Number& steps;           // number of directions since the start or the last reset
+  Number& kept;            // number of kept pairs
+  Number& newest;          // the pair that was written last
+  Number& scale;           // y.s / y.y of `newest`
+  Number& moves;           // 1 if this step changes anything, otherwise 0
+  Number& stores;          // 1 if this step writes `newest`, otherwise 0
+  std::span<Number> gram;  // dot products of the kept vectors
+  // Coefficients of this step: one for each kept vector, then that of the gradient.
+  std::span<Number> coefficients;
 
  private:
   static constexpr size_t kHead = 6;
@@ -167,7 +171,8 @@ class Recursion {
 
   JobMemory<double>& memory() { return memory_; }
 
-  // The last step and the change of the gradient since, in place of the oldest pair.
+  // Adds the last step and the change of the gradient since then as a pair. Replaces the
+  // oldest pair if the history is full. Adds nothing if the curvature is too small.
   void AddPair(const Dots& dots) {
     const size_t g = vectors_.gradient();
     const size_t before = vectors_.last_gradient();
@@ -191,13 +196,13 @@ class Recursion {
     memory_.stores = 1;
   }
 
-  // Coefficients of -H g. Returns its dot product with the gradient.
+  // Computes the coefficients of -H g. Returns its dot product with the gradient.
   double MakeDirection(const Dots& dots) {
     std::vector<double> gradient = GradientProducts(dots);
     const std::span<double> q = memory_.coefficients;
     std::ranges::fill(q, 0);
     q.back() = -1;
-    const auto product = [&](size_t vector) {  // of q with a kept vector
+    const auto product = [&](size_t vector) {  // dot product of q and a kept vector
       double sum = q.back() * gradient[vector];
       for (size_t i = 0; i + 1 < q.size(); ++i) sum += q[i] * Gram(vector, i);
       return sum;
@@ -220,7 +225,7 @@ class Recursion {
 
  private:
   size_t Newest() const { return static_cast<size_t>(memory_.newest); }
-  // Ages count from the newest pair.
+  // Returns the pair of this age. The newest pair has age 0.
   size_t PairOf(size_t age) const {
     return (Newest() + vectors_.history - age) % vectors_.history;
   }
@@ -235,7 +240,8 @@ class Recursion {
     memory_.gram[2 * vectors_.history * b + a] = product;
   }
 
-  // Of the gradient with the kept vectors, the newest pair included, and with itself.
+  // Returns the dot products of the gradient with the kept vectors, including a pair that
+  // this step adds, and with itself.
   std::vector<double> GradientProducts(const Dots& dots) const {
     std::vector<double> products;
     for (size_t i = 0; i < 2 * vectors_.history; ++i) {
@@ -256,7 +262,7 @@ class Recursion {
 
 // ---- Apply ----
 
-// Steps are made piece by piece, so that their sums stay in L1.
+// Number of elements whose steps are computed at a time, so that the sums stay in L1.
 constexpr size_t kPiece = 1024;
 
 struct TurnArrays {
@@ -265,7 +271,7 @@ struct TurnArrays {
   float* difference;
 };
 
-// The gradient takes its place as the last one; the change goes to `difference`.
+// Replaces the last gradient by this step's, and writes the change to `difference`.
 SYNCLINE_KERNEL void TurnBody(float gradient_scale, size_t n, TurnArrays arrays) {
   const float* __restrict gradient = arrays.gradient;
   float* __restrict last_gradient = arrays.last_gradient;
@@ -359,8 +365,8 @@ class Lbfgs final : public Optimizer, private JobReduction {
     }
     state.steps += 1;
     const double descent = -recursion.MakeDirection(dots);
-    // Without a step there is never a pair again, and the same history would keep any
-    // gradient of this size where it is: begin anew.
+    // Resets the history. Without a step no pair is ever added, and with the same history
+    // no gradient of this size would ever move the weights.
     if (descent < tolerance_change_) {
       rate = 0;
       state.steps = 0;

@@ -6,14 +6,14 @@
 //   d = -H g by the two-loop recursion over the last history_size pairs, from y.s / y.y
 //   w += lr * d; at the first step d = -g and the rate is lr * min(1, 1 / ||g||_1)
 //
-// The recursion needs dot products only. One round of them per step: those of the
-// gradient, the last step and the gradient before with all kept vectors. The Gram matrix
-// of the kept pairs stays in the job's memory, so that the direction comes out as a
-// coefficient for each vector, the same on every shard.
+// The recursion needs only dot products, in one round per step: the gradient, the last
+// step and the previous gradient with all kept vectors. The job's memory keeps the Gram
+// matrix of the kept pairs. So the direction is computed as one coefficient for each
+// vector, the same on every shard.
 //
 // Unlike torch, tolerance_grad is compared with the norm of the gradient (never below its
-// largest element), and a direction that does not descend by tolerance_change leaves the
-// weights and starts no pair. Gradients must be of the whole data or change slowly; a
+// largest element), and a direction that does not descend by tolerance_change changes
+// no weights and adds no pair. Gradients must be of the whole data or change slowly; a
 // parameter group can be frozen, but have no options of its own.
 #pragma once
 

@@ -82,8 +82,8 @@ struct TwoLoopReference {
   Vector last_step = {};
 };
 
-// Gradient of sum_i a_i (w_i - b_i)^2 / 2 + 0.1 * sum_i (w_i+1 - w_i)^4, with a from 1 to
-// 32 and b around 0.
+// Returns the gradient of sum_i a_i (w_i - b_i)^2 / 2 + 0.1 * sum_i (w_i+1 - w_i)^4, with
+// a from 1 to 32 and b around 0.
 template <typename Weights>
 std::vector<float> GradientAt(const Weights& w) {
   constexpr double kScales[] = {1, 2, 4, 8, 16, 32};
@@ -102,7 +102,8 @@ OptimizerSettings Lbfgs(double history) {
   return {.name = "lbfgs", .options = {{"lr", 0.8}, {"history_size", history}}};
 }
 
-// Of torch 2.13: torch.optim.LBFGS(lr=0.8, max_iter=1) on the loss above in float64.
+// The weights are those of torch.optim.LBFGS(lr=0.8, max_iter=1) of torch 2.13, on the
+// loss above in float64.
 TEST(Lbfgs, GivesTheWeightsOfTorch) {
   struct Case {
     double history;
@@ -143,7 +144,7 @@ TEST(Lbfgs, GivesTheWeightsOfTorch) {
   }
 }
 
-// Both get the gradients at the reference's weights.
+// The optimizer and the reference both get the gradients at the reference's weights.
 TEST(Lbfgs, IsTheTwoLoopRecursionOnWholeVectors) {
   for (const size_t n : {6u, 63u, 1024u, 1025u, 70000u}) {
     for (const size_t history : {1u, 3u, 20u}) {
@@ -152,7 +153,7 @@ TEST(Lbfgs, IsTheTwoLoopRecursionOnWholeVectors) {
                                     .weights = Vector(start.begin(), start.end())};
       Training training(Lbfgs(static_cast<double>(history)), start);
       training.scalars.gradient_scale = 0.5f;
-      // Six weights are at the minimum soon, and gradients are all rounding there.
+      // Six weights soon reach the minimum, where gradients are only rounding errors.
       const int steps = n == 6 ? 12 : 30;
       for (int step = 0; step < steps; ++step) {
         std::vector<float> gradient = GradientAt(reference.weights);
@@ -231,9 +232,9 @@ TEST(Lbfgs, TreatsTensorsOfSeveralShardsAsOneVector) {
 TEST(Lbfgs, KeepsNoPairWithoutCurvature) {
   Training training(Lbfgs(3), {1, 2});
   training.Step(std::vector<float>{1, 1});
-  training.Step(std::vector<float>{2, 2});  // steeper further down: y.s < 0
+  training.Step(std::vector<float>{2, 2});  // larger after a step downhill: y.s < 0
   EXPECT_EQ(training.state(0), (std::vector<float>{0, 0}));
-  // Plain steps: 1/2 of (1, 1), then all of (2, 2), both times the rate.
+  // Both steps are plain ones: half of (1, 1), then (2, 2), times the rate.
   EXPECT_THAT(training.weights(),
               Pointwise(FloatNear(1e-6f), std::vector<float>{1 - 2.0f, 2 - 2.0f}));
 }
@@ -260,8 +261,9 @@ TEST(Lbfgs, TakesNoStepThatHardlyDescends) {
   EXPECT_LT(training.weights()[0], 0.5f);
 }
 
-// A short step with a small gradient, then one across it, as mini-batches have: y.s is
-// 4.9e-10, so the pair is kept, and its scale y.s / y.y lets no gradient descend by 1e-9.
+// A short step with a small gradient is followed by a gradient across it, as happens with
+// mini-batches. y.s is 4.9e-10, so the pair is kept. With its scale y.s / y.y no gradient
+// descends by 1e-9.
 TEST(Lbfgs, BeginsAnewWhenItsHistoryKeepsItWhereItIs) {
   OptimizerSettings settings = Lbfgs(3);
   settings.options["lr"] = 1e-3;

@@ -30,8 +30,8 @@ OptimizerSettings Lion(OptionValues options) {
   return {.name = "lion", .options = std::move(options)};
 }
 
-// A sign that rounding turned moves a weight by 2 * lr, which says nothing about the
-// other weights: those are compared, and the turned ones counted.
+// A sign that rounding turned moves a weight by 2 * lr. The test counts such weights, and
+// compares the others.
 TEST(Lion, After1000StepsIsAsNearToFloat64AsAPlainLoopButForFewSigns) {
   const OptimizerSettings settings = Lion({{"lr", 1e-3}, {"weight_decay", 0.1}});
   LongRun run = Train1000Steps<LionReference>(settings);
@@ -51,7 +51,8 @@ TEST(Lion, After1000StepsIsAsNearToFloat64AsAPlainLoopButForFewSigns) {
   testing::Test::RecordProperty("turned_signs", turns);
 }
 
-// By hand: the decay is of the old weight, the sign of beta1's mix, the memory beta2's.
+// Computed by hand. The decay uses the old weight, the sign is that of the mean with
+// beta1, and the memory is the mean with beta2.
 TEST(Lion, GivesTheWeightsOfTheFormula) {
   Training training(
       Lion({{"lr", 0.5}, {"weight_decay", 0.25}, {"beta1", 0.75}, {"beta2", 0.5}}),
@@ -59,7 +60,7 @@ TEST(Lion, GivesTheWeightsOfTheFormula) {
   training.Step(std::vector<float>{2, -2, 0});
   EXPECT_THAT(training.weights(), testing::ElementsAre(6.5f, 7.5f, 7.0f));
   EXPECT_THAT(training.state(0), testing::ElementsAre(1.0f, -1.0f, 0.0f));
-  // 0.75 * 1 - 0.25 * 2 is above zero although the gradient is below.
+  // 0.75 * 1 - 0.25 * 2 is above zero although the gradient is below zero.
   training.Step(std::vector<float>{-2, 4, 0});
   EXPECT_THAT(training.weights(), testing::ElementsAre(5.1875f, 6.0625f, 6.125f));
   EXPECT_THAT(training.state(0), testing::ElementsAre(-0.5f, 1.5f, 0.0f));

@@ -14,15 +14,15 @@ namespace syncline {
 namespace {
 
 constexpr double kLeastScale = 0x1p-100;
-constexpr double kMostScale = 0x1p100;
+constexpr double kMaxScale = 0x1p100;
 
-// What presets differ in.
+// Defaults in which presets differ.
 struct Defaults {
   double growth_interval = 2000;
   double min_scale = kLeastScale;
-  double max_scale = kMostScale;
+  double max_scale = kMaxScale;
   double hysteresis = 1;
-  // Overflows are forgiven again after every clean step, not only when the scale grows.
+  // 1: every clean step forgives earlier overflows. 0: only growth of the scale does.
   double refill_on_clean = 0;
 };
 
@@ -31,7 +31,7 @@ constexpr std::array<OptionSpec, 8> Options(const Defaults& defaults) {
       {{.name = "init_scale",
         .standard = 65536,
         .least = kLeastScale,
-        .most = kMostScale,
+        .most = kMaxScale,
         .meaning = "of the first step"},
        {.name = "growth_factor", .standard = 2, .least = 1, .most = 1024},
        {.name = "backoff_factor",
@@ -48,11 +48,11 @@ constexpr std::array<OptionSpec, 8> Options(const Defaults& defaults) {
        {.name = "min_scale",
         .standard = defaults.min_scale,
         .least = kLeastScale,
-        .most = kMostScale},
+        .most = kMaxScale},
        {.name = "max_scale",
         .standard = defaults.max_scale,
         .least = kLeastScale,
-        .most = kMostScale},
+        .most = kMaxScale},
        {.name = "hysteresis",
         .standard = defaults.hysteresis,
         .least = 1,

@@ -1,16 +1,16 @@
-// Dynamic loss scaling: FP16 gradients are computed of `scale` times the loss, so that
-// small ones do not vanish; a gradient that is not finite lowers the scale, a long run of
-// finite ones raises it (Micikevicius et al., 2017, arXiv 1710.03740). A state machine of
-// three words.
+// Dynamic loss scaling. FP16 gradients are computed from `scale` times the loss, so that
+// small ones do not vanish. A gradient that is not finite lowers the scale, and a long
+// run of finite ones raises it (Micikevicius et al., 2017, arXiv 1710.03740). The state
+// has three words.
 //
-// The presets follow their namesakes' semantics and defaults:
+// Each preset has the semantics and defaults of the library that it is named after:
 //   torch      torch.amp.GradScaler: an overflow halves, 2000 clean steps double
-//   deepspeed  DynamicLossScaler: 1000 clean steps;
-//              of `hysteresis` = 2 overflows the first
-//              is forgiven once; never below min_scale 1
+//   deepspeed  DynamicLossScaler: 1000 clean steps double; with `hysteresis` = 2 the
+//              first overflow is forgiven once; never below min_scale 1
 //   apex       amp.LossScaler: as torch, with a ceiling of 2^24
-// DeepSpeed ends the run when the scale would fall below its minimum. We keep the minimum
-// and go on skipping, and `status` counts the skipped steps: whoever trains decides.
+// DeepSpeed ends the run if the scale would fall below its minimum. Here the scale stays
+// at the minimum and steps are still skipped. `syncline status` counts them, so that the
+// user can decide.
 #pragma once
 
 #include <cstdint>
@@ -23,21 +23,23 @@
 namespace syncline {
 
 struct LossScalerState {
-  float scale = 1;
-  int32_t growth_tracker = 0;  // clean steps since the last overflow or growth
-  int32_t hysteresis = 1;      // overflows until the scale falls
+  float scale = 1;             // factor of the loss
+  int32_t growth_tracker = 0;  // number of clean steps since the last overflow or growth
+  int32_t hysteresis = 1;      // number of overflows until the scale falls
 };
 
 std::span<const std::string_view> LossScalingPresets();
-// The preset's options with its defaults. REQUIRES: a name of LossScalingPresets().
+// Returns the preset's options with its defaults. REQUIRES: one of LossScalingPresets().
 std::span<const OptionSpec> LossScalingOptionsOf(std::string_view preset);
 
-// InvalidArgument names the nearest preset or option, or the allowed range.
+// Fails with InvalidArgument, which suggests the nearest preset or option, or names the
+// allowed range.
 absl::Status ValidateLossScaling(const NamedOptions& scaling);
 
-// REQUIRES: valid settings, for both.
+// Returns the state before the first step. REQUIRES: valid settings.
 LossScalerState StartLossScaling(const NamedOptions& scaling);
 enum class Gradients { kFinite, kNotFinite };
+// Returns the state after a step with such gradients. REQUIRES: valid settings.
 LossScalerState AdvanceLossScaling(const NamedOptions& scaling,
                                    const LossScalerState& state, Gradients gradients);
 

@@ -15,7 +15,7 @@ using ::testing::ElementsAre;
 using ::testing::ElementsAreArray;
 using ::testing::HasSubstr;
 
-// Scales after each step of a pattern: '.' is a clean step, 'x' an overflow.
+// Returns the scale after each step of a pattern: '.' is a clean step, 'x' an overflow.
 std::vector<float> Scales(const NamedOptions& scaling, std::string_view pattern) {
   EXPECT_EQ(ValidateLossScaling(scaling), absl::OkStatus());
   LossScalerState state = StartLossScaling(scaling);
@@ -111,7 +111,7 @@ TEST(ApexLossScaling, HasTheWindowOfTorch) {
   EXPECT_EQ(scales[1999], 0x1p17f);
 }
 
-// Apex's update_scale_hysteresis: its two branches, written as in the kernel.
+// The two branches of Apex's update_scale_hysteresis, written as in its kernel.
 std::vector<float> HysteresisReference(std::string_view pattern, int hysteresis,
                                        int interval) {
   float scale = 65536;

@@ -1,11 +1,13 @@
-// The optimizer of a tensor with mean=1, whatever that of its job: the tensor becomes the
-// mean of what the workers push, of those whose contribution counts. No learning rate,
-// schedule, clipping or other transform holds for it, and it has no part in the global
-// norm. A step that the job skips, because some gradient is not finite, counts for it all
-// the same. So workers keep books on the servers that change with the weights, in the same
-// steps and by the same contributions: syncline.torch's sampler does.
+// The optimizer of a tensor with mean=1, independent of the job's optimizer. The tensor
+// becomes the mean of the values that workers push, over the contributions that count.
+// Learning rate, schedule, clipping and other transforms do not apply to it, and it is
+// not part of the global norm. If a step is skipped because some gradient is not finite,
+// the mean is still taken.
 //
-// Thread safety: as of any optimizer.
+// With it, workers keep records on the servers that change in the same steps as the
+// weights, and by the same contributions. The sampler of syncline.torch does this.
+//
+// Thread safety: as for any Optimizer.
 #pragma once
 
 #include <memory>
@@ -16,7 +18,7 @@
 namespace syncline {
 
 bool TakesMean(const GroupOptions& group);
-// InvalidArgument when such a tensor asks for anything else besides.
+// Fails with InvalidArgument if a tensor with mean=1 has other options, too.
 absl::Status CheckMean(const GroupOptions& group);
 std::unique_ptr<Optimizer> MakeMean();
 

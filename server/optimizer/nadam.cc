@@ -6,6 +6,7 @@
 
 #include "comm/base/check.h"
 #include "comm/base/isa.h"
+#include "server/optimizer/adam_values.h"
 #include "server/optimizer/option_ranges.h"
 
 namespace syncline {
@@ -19,15 +20,16 @@ constexpr std::array kOptions = {
     Beta("beta2", 0.999, "memory of the mean square"),
     OptionSpec{.name = "momentum_decay",
                .standard = 4e-3,
-               .most = kMostRate,
+               .most = kMaxRate,
                .meaning = "how fast the momentum grows from beta1 / 2 to beta1"},
     Epsilon(1e-8)};
 
-// u(t) of nadam.h, and the product U(t) of all until t, in constant time.
+// Computes u(t) of nadam.h, and the product U(t) of u(1) to u(t), in constant time.
 //
-// The first products are in a table. It ends where the product no longer counts beside 1,
-// or where u has reached beta1, so that the rest is a power: after 53 steps with the
-// default options, and after 2,938 at the worst (momentum_decay 0.34, beta1 near 1).
+// The first products are in a table. It ends where U(t) is negligible beside 1, or where
+// u(t) has reached beta1; from there on U(t) is a power of beta1. The table has 53
+// entries with the default options, and at most 2,938 (momentum_decay 0.34, beta1 near
+// 1).
 class MomentumSchedule {
  public:
   MomentumSchedule(double beta1, double decay)
@@ -97,12 +99,8 @@ SYNCLINE_KERNEL void UpdateBody(const Coefficients& coefficients, size_t n,
 class NAdam final : public Optimizer {
  public:
   explicit NAdam(const OptionValues& values)
-      : weight_decay_(OptionOr(kOptions, values, "weight_decay")),
-        decoupled_(OptionOr(kOptions, values, "decoupled") != 0),
-        beta1_(OptionOr(kOptions, values, "beta1")),
-        beta2_(OptionOr(kOptions, values, "beta2")),
-        epsilon_(OptionOr(kOptions, values, "eps")),
-        momentum_(beta1_, OptionOr(kOptions, values, "momentum_decay")) {}
+      : values_(AdamValues::Of(kOptions, values)),
+        momentum_(values_.beta1, OptionOr(kOptions, values, "momentum_decay")) {}
 
   std::string_view name() const override { return "nadam"; }
   std::vector<StateSlot> slots() const override {
@@ -127,25 +125,21 @@ class NAdam final : public Optimizer {
         (1.0 - momentum_.At(t)) / (1.0 - momentum_.Product(scalars.step));
     const double mean_share =
         momentum_.At(t + 1) / (1.0 - momentum_.Product(scalars.step + 1));
-    return {
-        .gradient_scale = scalars.gradient_scale,
-        .l2 = static_cast<float>(decoupled_ ? 0 : weight_decay_),
-        .beta1 = static_cast<float>(beta1_),
-        .one_minus_beta1 = static_cast<float>(1.0 - beta1_),
-        .beta2 = static_cast<float>(beta2_),
-        .one_minus_beta2 = static_cast<float>(1.0 - beta2_),
-        .root_correction = static_cast<float>(1.0 / std::sqrt(1.0 - std::pow(beta2_, t))),
-        .epsilon = static_cast<float>(epsilon_),
-        .gradient_step = static_cast<float>(lr * gradient_share),
-        .mean_step = static_cast<float>(lr * mean_share),
-        .decay = static_cast<float>(decoupled_ ? lr * weight_decay_ : 0)};
+    return {.gradient_scale = scalars.gradient_scale,
+            .l2 = values_.decay.L2(),
+            .beta1 = static_cast<float>(values_.beta1),
+            .one_minus_beta1 = static_cast<float>(1.0 - values_.beta1),
+            .beta2 = static_cast<float>(values_.beta2),
+            .one_minus_beta2 = static_cast<float>(1.0 - values_.beta2),
+            .root_correction =
+                static_cast<float>(1.0 / std::sqrt(1.0 - std::pow(values_.beta2, t))),
+            .epsilon = static_cast<float>(values_.epsilon),
+            .gradient_step = static_cast<float>(lr * gradient_share),
+            .mean_step = static_cast<float>(lr * mean_share),
+            .decay = values_.decay.DecayAt(lr)};
   }
 
-  const double weight_decay_;
-  const bool decoupled_;
-  const double beta1_;
-  const double beta2_;
-  const double epsilon_;
+  const AdamValues values_;
   const MomentumSchedule momentum_;
 };
 

@@ -2,8 +2,7 @@
 // OnebitAdam: Adam without bias correction (uncorrected_adam.h) until `freeze_step`
 // updates are done. From then on v stays as it is and workers push momenta
 //   m_i = beta1 * m + (1 - beta1) * g_i,
-// which survive a codec of one bit with error feedback; the server takes their mean for
-// m.
+// which survive a one-bit codec with error feedback. The server uses their mean as m.
 #pragma once
 
 #include <memory>

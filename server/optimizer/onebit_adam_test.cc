@@ -13,7 +13,7 @@ namespace {
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-// DeepSpeed's order of operations, for one element.
+// Adam of one element in DeepSpeed's order of operations.
 template <typename Real>
 struct Adam {
   double lr = 1e-3;

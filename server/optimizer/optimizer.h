@@ -1,10 +1,10 @@
-// Optimizers: how the mean gradient of a step changes the master weights. The servers'
-// plug point.
+// Optimizers compute new master weights from the mean gradient of a step. This interface
+// is the plug point of the servers for new optimizers.
 //
-// An optimizer is an element kernel (Apply), called strip by strip so that everything
-// stays in cache between summing the contributions and encoding the result. Those that
-// need figures about a whole tensor (LAMB's norms, Adafactor's row and column means) or
-// the whole job (dot products of L-BFGS) say so with a reduction, which runs before:
+// An optimizer is an element kernel, Apply. It is called strip by strip, so that all data
+// stays in cache from the sum of contributions to the encoded result. An optimizer that
+// needs statistics of a whole tensor (LAMB's norms, Adafactor's row and column means) or
+// of the whole job (dot products of L-BFGS) has a reduction, which runs first:
 //
 //   SYNCLINE_ASSIGN_OR_RETURN(auto optimizer, MakeOptimizer(settings, group));
 //   StepScalars scalars = {.step = updates + 1, .learning_rate = lr};
@@ -14,8 +14,9 @@
 //   for (each strip) optimizer->Apply(scalars, strip, tensor);
 //
 // Thread safety: implementations are const and stateless; the caller owns weights, state
-// and figures. Bits: an element's result depends only on the scalars, the figures, its
-// gradient, weight and state, never on how a block is cut into strips, nor on the CPU.
+// and statistics. Reproducibility: an element's result depends only on the scalars, the
+// statistics, and its own gradient, weight and state. It depends neither on how a block
+// is cut into strips nor on the CPU.
 //
 // A new optimizer costs one file, a test against a float64 reference, and one line in
 // builtin.cc.
@@ -38,55 +39,56 @@ namespace syncline {
 
 // ---- Settings ----
 
-// How optimizer state is stored: FP32, BF16 (rounded at random), or 8 bits with one scale
-// for 256 elements. Chosen per logical tensor, never per shard.
+// Format of stored optimizer state: FP32, BF16 (stochastic rounding), or 8 bits with one
+// scale for 256 elements. It is chosen for each logical tensor, never for a shard.
 enum class StateType { kF32, kBf16, kInt8 };
 
-// "f32", "bf16", "int8"; InvalidArgument with the nearest name for any other.
+// Parses "f32", "bf16" or "int8". Otherwise fails with InvalidArgument, which suggests
+// the nearest name.
 absl::StatusOr<StateType> ParseStateType(std::string_view name);
 
-// A job's optimizer: a name of OptimizerNames() and options of OptionsOf(name), with
-// torch's names and defaults.
+// The optimizer of a job: one of OptimizerNames(), and options of OptionsOf(name). Names
+// and defaults are those of torch.
 struct OptimizerSettings {
   std::string name = "sgd";
   OptionValues options = {};
-  std::string state = "f32";  // a name of StateType
+  std::string state = "f32";  // as ParseStateType takes it
 
   bool operator==(const OptimizerSettings&) const = default;
 };
 
-// What a parameter group changes.
+// The settings of a parameter group, which override those of the job.
 struct GroupOptions {
   double learning_rate_scale = 1;
-  OptionValues options = {};  // instead of the job's
-  std::string state = {};     // the job's when empty
+  OptionValues options = {};  // override the job's
+  std::string state = {};     // empty: the job's
   bool frozen = false;        // never updated, never pushed
 
   bool operator==(const GroupOptions&) const = default;
 };
 
-// InvalidArgument names the option, its value and the allowed range, and for an unknown
-// optimizer or option the nearest name.
+// Check settings. They fail with InvalidArgument, which names the option, its value and
+// the allowed range. For an unknown optimizer or option it suggests the nearest name.
 absl::Status ValidateOptimizer(const OptimizerSettings& settings);
 absl::Status ValidateGroup(const OptimizerSettings& settings, const GroupOptions& group);
 
 std::span<const std::string_view> OptimizerNames();
-// The options of an optimizer and of the wrappers that all have (lookahead, averages).
-// REQUIRES: `name` is one of OptimizerNames().
+// Returns the options of an optimizer, including those of the wrappers that all
+// optimizers have (lookahead, averages). REQUIRES: `name` is one of OptimizerNames().
 std::vector<OptionSpec> OptionsOf(std::string_view name);
 
-// ---- What a step is made of ----
+// ---- Data of a step ----
 
-// What is the same for all elements of a tensor at one step.
+// Values that are the same for all elements of a tensor at one step.
 struct StepScalars {
-  uint64_t step = 1;  // t of the formulas: the number of this update, from 1
-  // The number of the job's update, from 0, skipped ones counted: the clock that workers
-  // and schedules go by.
+  uint64_t step = 1;  // number of this update, from 1: t in the formulas
+  // Number of the job's update, from 0, including skipped ones. Workers and schedules use
+  // this number.
   uint64_t update = 0;
-  double learning_rate = 0;  // of the schedule, times the group's scale
-  // Multiplies the summed gradient first: loss unscaling and clipping in one factor.
+  double learning_rate = 0;  // from the schedule, times the group's scale
+  // Factor of the summed gradient: loss unscaling and clipping in one.
   float gradient_scale = 1;
-  double samples = 1;  // that the mean gradient is made of
+  double samples = 1;  // number of samples in the mean gradient
   ContributionKind contribution = ContributionKind::kGradient;
 };
 
@@ -111,37 +113,37 @@ struct Strip {
   uint64_t first_element = 0;  // position in the tensor
 };
 
-// What belongs to a tensor as a whole while it is stepped.
+// Data of a whole tensor during its step.
 struct TensorData {
   const TensorShape& shape;
   std::span<float> factors = {};            // TensorReduction::Factors; zero at first
   std::span<double> figures = {};           // TensorReduction::Figures; zero at each step
-  std::span<const double> job_memory = {};  // of a JobReduction, after Finish
+  std::span<const double> job_memory = {};  // of the JobReduction, after Finish
 };
 
 // ---- The plug point ----
 
-// Figures about a whole tensor. All its blocks live on one shard, which calls Reduce for
-// each tile in order, then Finish, for each round. Sums are in float64, in an order that
-// only the tensor's shape fixes.
+// Computes statistics of a whole tensor. One shard has all blocks of the tensor. In each
+// round it calls Reduce for each tile in order, then Finish. Sums are in float64, in an
+// order that depends only on the shape.
 class TensorReduction {
  public:
   virtual ~TensorReduction() = default;
 
   virtual int rounds() const = 0;
-  // Numbers that the rounds share, and floats that stay with the tensor from step to
-  // step.
+  // Number of float64 values that the rounds share, and number of floats that the tensor
+  // keeps from step to step.
   virtual size_t Figures(const TensorShape& shape) const = 0;
   virtual size_t Factors(const TensorShape& shape) const = 0;
-  // Adds the strip's part to tensor.figures; weights and state stay as they are.
+  // Adds the strip's part to tensor.figures. Does not change weights or state.
   virtual void Reduce(int round, const StepScalars& scalars, const Strip& strip,
                       const TensorData& tensor) const = 0;
   virtual void Finish(int round, const StepScalars& scalars,
                       const TensorData& tensor) const = 0;
 };
 
-// Figures about the whole job: each block's part travels to the coordinator, which adds
-// them in block order and sends the sums to every shard with the decision.
+// Computes statistics of the whole job. The coordinator adds the parts of all blocks, in
+// block order, and sends the sums to all shards with its decision.
 class JobReduction {
  public:
   virtual ~JobReduction() = default;
@@ -149,8 +151,8 @@ class JobReduction {
   virtual size_t Figures() const = 0;  // numbers per block
   virtual size_t Memory() const = 0;   // numbers that each shard keeps; zero at first
   virtual void Reduce(const Strip& strip, std::span<double> figures) const = 0;
-  // The same arithmetic on every shard. `gradient_scale` was decided after the figures
-  // were made.
+  // Updates `memory` by the same arithmetic on every shard. The decision about
+  // `gradient_scale` came after Reduce, so `sums` do not include it.
   virtual void Finish(const StepScalars& scalars, std::span<const double> sums,
                       std::span<double> memory) const = 0;
 };
@@ -169,8 +171,8 @@ class Optimizer {
   virtual const JobReduction* job_reduction() const { return nullptr; }
 };
 
-// All built-in optimizers (builtin.cc), with the wrappers that the options ask for; fails
-// as ValidateOptimizer and ValidateGroup do.
+// Creates a built-in optimizer (builtin.cc), with the wrappers that the options ask for.
+// Fails as ValidateOptimizer and ValidateGroup do.
 absl::StatusOr<std::unique_ptr<Optimizer>> MakeOptimizer(
     const OptimizerSettings& settings, const GroupOptions& group = {});
 

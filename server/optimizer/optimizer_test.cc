@@ -1,4 +1,4 @@
-// What every optimizer promises, whatever its formula.
+// Tests of the promises that all optimizers make.
 #include "server/optimizer/optimizer.h"
 
 #include <cmath>
@@ -10,7 +10,7 @@ namespace {
 
 OptimizerSettings Named(std::string_view name) { return {.name = std::string(name)}; }
 
-// With the weight decay, for those that have one; asgd has two.
+// Returns settings with this weight decay, if the optimizer has one. asgd has two.
 OptimizerSettings Decaying(std::string_view name, double weight_decay) {
   OptimizerSettings settings = Named(name);
   const std::vector<OptionSpec> specs = OptionsOf(name);
@@ -65,7 +65,7 @@ TEST(Optimizer, AGradientMovesTheWeightAgainstItsSign) {
   }
 }
 
-// Weight decay goes the same way in both: it is no part of the gradient.
+// Weight decay is not negated, because it is not part of the gradient.
 TEST(Optimizer, MaximizeIsTheSameWithTheGradientNegated) {
   for (const std::string_view name : OptimizerNames()) {
     OptimizerSettings up = Decaying(name, 0.01);

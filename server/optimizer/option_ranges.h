@@ -5,21 +5,21 @@
 
 namespace syncline {
 
-// Beyond 1e6 a rate is a mistyped exponent, and float overflow is near.
-inline constexpr double kMostRate = 1e6;
-// Below 1e-30 it would vanish in FP32, and 0/0 follow for a gradient that is always zero.
+// A rate above 1e6 is probably a mistyped exponent, and close to float overflow.
+inline constexpr double kMaxRate = 1e6;
+// Below 1e-30 it would vanish in FP32, and a gradient that is always zero would give 0/0.
 inline constexpr double kLeastEpsilon = 1e-30;
 
 constexpr OptionSpec LearningRate(double standard) {
   return {.name = "lr",
           .standard = standard,
-          .most = kMostRate,
+          .most = kMaxRate,
           .meaning = "learning rate, before the schedule"};
 }
 constexpr OptionSpec WeightDecay(double standard) {
   return {.name = "weight_decay",
           .standard = standard,
-          .most = kMostRate,
+          .most = kMaxRate,
           .meaning = "pulls weights towards zero"};
 }
 constexpr OptionSpec Decoupled(double standard) {

@@ -6,6 +6,7 @@
 
 #include "comm/base/check.h"
 #include "comm/base/isa.h"
+#include "server/optimizer/adam_values.h"
 #include "server/optimizer/option_ranges.h"
 
 namespace syncline {
@@ -37,7 +38,8 @@ struct Arrays {
   float* variance;
 };
 
-// Whether enough gradients were seen for their mean square to say something.
+// Whether the step is divided by the root of the mean square. It is not until enough
+// gradients were seen.
 enum class Adaptive { kNo, kYes };
 
 template <Adaptive kAdaptive>
@@ -66,11 +68,7 @@ SYNCLINE_KERNEL void UpdateBody(const Coefficients& coefficients, size_t n,
 class RAdam final : public Optimizer {
  public:
   explicit RAdam(const OptionValues& values)
-      : weight_decay_(OptionOr(kOptions, values, "weight_decay")),
-        decoupled_(OptionOr(kOptions, values, "decoupled") != 0),
-        beta1_(OptionOr(kOptions, values, "beta1")),
-        beta2_(OptionOr(kOptions, values, "beta2")),
-        epsilon_(OptionOr(kOptions, values, "eps")) {}
+      : values_(AdamValues::Of(kOptions, values)) {}
 
   std::string_view name() const override { return "radam"; }
   std::vector<StateSlot> slots() const override {
@@ -86,8 +84,8 @@ class RAdam final : public Optimizer {
     const Arrays arrays = {strip.gradient.data(), strip.master.data(), strip.state[0],
                            strip.state[1]};
     const auto t = static_cast<double>(scalars.step);
-    const double left = std::pow(beta2_, t);  // weight of the zero that v began with
-    const double rho = 2.0 / (1.0 - beta2_) - 1.0;
+    const double left = std::pow(values_.beta2, t);  // weight of the initial zero in v
+    const double rho = 2.0 / (1.0 - values_.beta2) - 1.0;
     const double rho_t = rho - 2.0 * t * left / (1.0 - left);
     if (rho_t > 5) {
       const double rectification =
@@ -103,23 +101,20 @@ class RAdam final : public Optimizer {
  private:
   Coefficients CoefficientsOf(const StepScalars& scalars, double factor) const {
     const double lr = scalars.learning_rate;
-    const double correction = 1.0 - std::pow(beta1_, static_cast<double>(scalars.step));
+    const double correction =
+        1.0 - std::pow(values_.beta1, static_cast<double>(scalars.step));
     return {.gradient_scale = scalars.gradient_scale,
-            .l2 = static_cast<float>(decoupled_ ? 0 : weight_decay_),
-            .beta1 = static_cast<float>(beta1_),
-            .one_minus_beta1 = static_cast<float>(1.0 - beta1_),
-            .beta2 = static_cast<float>(beta2_),
-            .one_minus_beta2 = static_cast<float>(1.0 - beta2_),
-            .epsilon = static_cast<float>(epsilon_),
+            .l2 = values_.decay.L2(),
+            .beta1 = static_cast<float>(values_.beta1),
+            .one_minus_beta1 = static_cast<float>(1.0 - values_.beta1),
+            .beta2 = static_cast<float>(values_.beta2),
+            .one_minus_beta2 = static_cast<float>(1.0 - values_.beta2),
+            .epsilon = static_cast<float>(values_.epsilon),
             .step_size = static_cast<float>(lr * factor / correction),
-            .decay = static_cast<float>(decoupled_ ? lr * weight_decay_ : 0)};
+            .decay = values_.decay.DecayAt(lr)};
   }
 
-  const double weight_decay_;
-  const bool decoupled_;
-  const double beta1_;
-  const double beta2_;
-  const double epsilon_;
+  const AdamValues values_;
 };
 
 }  // namespace

@@ -70,7 +70,7 @@ TEST(RAdam, After1000StepsIsAsNearToFloat64AsAPlainLoop) {
 }
 
 TEST(RAdam, NeverAdaptsWithAShortMemory) {
-  // 2 / (1 - 0.6) - 1 is below 5, so that every step is one of m alone.
+  // 2 / (1 - 0.6) - 1 is below 5, so no step is adaptive.
   Training training(RAdam({{"beta2", 0.6}, {"beta1", 0}, {"lr", 0.5}}), {0});
   for (int step = 0; step < 100; ++step) training.Step(std::vector<float>{0.25f});
   EXPECT_EQ(training.weights()[0], -12.5f);

@@ -1,5 +1,6 @@
-// Sums over a gradient, in float64 and in an order that only the position of a value
-// fixes: what the decision about a step, gradient transforms and optimizers need.
+// Sums over a gradient, for the decision about a step, gradient transforms and
+// optimizers. They are in float64, in an order that depends only on the positions of
+// values.
 //
 //   RunningSquares squares;
 //   for (each piece of a strip) squares.Add(piece);
@@ -12,11 +13,12 @@
 
 namespace syncline {
 
-// 16 running sums, value i in sum i % 16, added pairwise at the end: the same bits on
-// every CPU, and no addition waits for the one before it.
+// Number of running sums. Value i goes into sum i % 16, and the sums are added pairwise
+// at the end. So the bits are the same on every CPU, and no addition waits for the one
+// before it.
 inline constexpr size_t kSumLanes = 16;
 
-// The sum of such running sums; `lanes` is used up.
+// Returns the sum of the running sums. Overwrites `lanes`.
 double AddLanes(std::span<double, kSumLanes> lanes);
 
 // Sum of squares of values that come in pieces.
@@ -30,8 +32,8 @@ class RunningSquares {
   std::array<double, kSumLanes> lanes_ = {};
 };
 
-// Not finite exactly when some value is: the square of the largest float is far below the
-// largest double.
+// Returns the sum of squares. It is finite exactly if all values are, because the square
+// of the largest float is far below the largest double.
 double SumOfSquares(std::span<const float> values);
 
 }  // namespace syncline

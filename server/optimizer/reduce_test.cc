@@ -27,7 +27,7 @@ TEST(SumOfSquares, EqualsTheLongDoubleSumForEverySize) {
   }
 }
 
-// The documented order, written as a scalar loop: the same bits on every CPU.
+// A scalar loop adds in the documented order. Every CPU must compute the same bits.
 TEST(SumOfSquares, AddsInTheDocumentedOrder) {
   std::mt19937 random(8);
   std::normal_distribution<float> normal;

@@ -6,6 +6,7 @@
 
 #include "comm/base/check.h"
 #include "comm/base/isa.h"
+#include "server/optimizer/decay_rule.h"
 #include "server/optimizer/option_ranges.h"
 
 namespace syncline {
@@ -33,7 +34,7 @@ struct Coefficients {
   float decay;  // learning rate * decoupled weight decay
 };
 
-// `mean` and `buffer` are null in the forms that have none.
+// `mean` is null unless the form is centered, `buffer` unless it has momentum.
 struct Arrays {
   const float* gradient;
   float* master;
@@ -78,8 +79,7 @@ SYNCLINE_KERNEL void UpdateBody(const Coefficients& coefficients, size_t n,
 class Rmsprop final : public Optimizer {
  public:
   explicit Rmsprop(const OptionValues& values)
-      : weight_decay_(OptionOr(kOptions, values, "weight_decay")),
-        decoupled_(OptionOr(kOptions, values, "decoupled") != 0),
+      : decay_(DecayRule::Of(kOptions, values)),
         alpha_(OptionOr(kOptions, values, "alpha")),
         momentum_(OptionOr(kOptions, values, "momentum")),
         centered_(OptionOr(kOptions, values, "centered") != 0),
@@ -119,17 +119,16 @@ class Rmsprop final : public Optimizer {
   Coefficients CoefficientsOf(const StepScalars& scalars) const {
     const double lr = scalars.learning_rate;
     return {.gradient_scale = scalars.gradient_scale,
-            .l2 = static_cast<float>(decoupled_ ? 0 : weight_decay_),
+            .l2 = decay_.L2(),
             .alpha = static_cast<float>(alpha_),
             .one_minus_alpha = static_cast<float>(1.0 - alpha_),
             .epsilon = static_cast<float>(epsilon_),
             .momentum = static_cast<float>(momentum_),
             .learning_rate = static_cast<float>(lr),
-            .decay = static_cast<float>(decoupled_ ? lr * weight_decay_ : 0)};
+            .decay = decay_.DecayAt(lr)};
   }
 
-  const double weight_decay_;
-  const bool decoupled_;
+  const DecayRule decay_;
   const double alpha_;
   const double momentum_;
   const bool centered_;

@@ -3,7 +3,7 @@
 //   s = alpha * s + (1 - alpha) * g^2;  a = sqrt(s) + eps
 //   centered: m = alpha * m + (1 - alpha) * g;  a = sqrt(s - m^2) + eps
 //   p -= lr * g / a, with momentum b = momentum * b + g / a;  p -= lr * b
-// Where rounding makes s - m^2 negative it counts as 0; torch has a NaN there.
+// If rounding makes s - m^2 negative, it counts as 0; torch computes NaN.
 #pragma once
 
 #include <memory>

@@ -63,7 +63,7 @@ TEST(Rmsprop, After1000StepsIsAsNearToFloat64AsAPlainLoop) {
   }
 }
 
-// The variance of a constant gradient is 0, and rounding makes it negative sometimes.
+// The variance of a constant gradient is 0, and rounding sometimes makes it negative.
 TEST(Rmsprop, StaysFiniteWhereTheCentredVarianceVanishes) {
   Training training(Rmsprop({{"centered", 1}, {"alpha", 0.5}}),
                     std::vector<float>(1000, 1.0f));

@@ -14,7 +14,7 @@ namespace {
 constexpr std::array kOptions = {
     OptionSpec{.name = "lr",
                .standard = 1e-2,
-               .most = kMostRate,
+               .most = kMaxRate,
                .meaning = "each weight's step at the first update"},
     OptionSpec{.name = "eta_minus",
                .standard = 0.5,
@@ -24,20 +24,20 @@ constexpr std::array kOptions = {
     OptionSpec{.name = "eta_plus",
                .standard = 1.2,
                .least = 1,
-               .most = kMostRate,
+               .most = kMaxRate,
                .meaning = "multiplies the step where it did not"},
     OptionSpec{.name = "step_size_min",
                .standard = 1e-6,
-               .most = kMostRate,
+               .most = kMaxRate,
                .meaning = "least step"},
     OptionSpec{.name = "step_size_max",
                .standard = 50,
-               .most = kMostRate,
+               .most = kMaxRate,
                .meaning = "largest step"}};
 
 struct Coefficients {
   float gradient_scale;
-  float start;  // joins the step at the first update, which finds zeros
+  float start;  // first update: the initial step size; later 0
   float minus;
   float plus;
   float least;

@@ -5,7 +5,7 @@
 namespace syncline {
 namespace {
 
-// m is the gradient before, v the step.
+// m is the last gradient, v the step size.
 struct RpropReference {
   explicit RpropReference(const OptimizerSettings& settings)
       : lr(Option(settings, "lr")),

@@ -13,14 +13,14 @@
 namespace syncline {
 namespace {
 
-constexpr double kMostSteps = 1e15;
-constexpr double kDefaultTimescale = 10000;  // of transformers
+constexpr double kMaxSteps = 1e15;
+constexpr double kDefaultTimescale = 10000;  // as in transformers
 
 constexpr OptionSpec Steps(std::string_view name, double standard,
                            std::string_view meaning) {
   return {.name = name,
           .standard = standard,
-          .most = kMostSteps,
+          .most = kMaxSteps,
           .kind = OptionKind::kWhole,
           .meaning = meaning};
 }
@@ -33,7 +33,7 @@ constexpr std::array kCommon = {
     Steps("warmup_steps", 0, "updates of linear warm-up"),
     OptionSpec{.name = "warmup_start_factor", .meaning = "where the warm-up begins"},
     OptionSpec{.name = "base_batch",
-               .most = kMostSteps,
+               .most = kMaxSteps,
                .meaning = "samples of an update that the learning rate was made for; 0: "
                           "no scaling with the batch"},
     OptionSpec{.name = "batch_exponent",
@@ -112,7 +112,7 @@ const Entry* FindEntry(std::string_view name) {
   return found == kSchedules.end() ? nullptr : &*found;
 }
 
-// A valid schedule with its options at hand.
+// Gives access to the options of a valid schedule.
 class Schedule {
  public:
   explicit Schedule(const NamedOptions& schedule)
@@ -127,7 +127,7 @@ class Schedule {
     return std::ranges::count(own_, name, &OptionSpec::name) > 0;
   }
   double warmup() const { return Get("warmup_steps"); }
-  // t / T, at most 1.
+  // Returns t / T, at most 1.
   double Progress(double t) const {
     return std::min(1.0, t / (Get("total_steps") - warmup()));
   }

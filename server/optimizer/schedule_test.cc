@@ -17,7 +17,7 @@ using ::testing::HasSubstr;
 
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 
-// Factors by the number of the update.
+// Pairs of the number of an update and its factor.
 using Points = std::vector<std::pair<uint64_t, double>>;
 
 void ExpectPoints(const NamedOptions& schedule, const Points& points) {
@@ -34,7 +34,7 @@ std::string Refusal(const NamedOptions& schedule) {
   return std::string(status.message());
 }
 
-// The smallest valid options of a schedule.
+// Returns a schedule with only the options that it requires.
 NamedOptions Minimal(std::string_view name) {
   NamedOptions schedule = {.name = std::string(name)};
   for (const OptionSpec& spec : ScheduleOptionsOf(name)) {
@@ -95,8 +95,8 @@ TEST(Schedule, OneCycleIsThatOfTorch) {
                                                       {31, 0.52243432544559687},
                                                       {48, 0.0020168449509684566},
                                                       {49, 3.9999999999999998e-06}});
-  // ... (total_steps=37, pct_start=0.4, div_factor=10, final_div_factor=100): the top
-  // lies between two updates.
+  // OneCycleLR(max_lr=1, total_steps=37, pct_start=0.4, div_factor=10,
+  // final_div_factor=100): the maximum lies between two updates.
   ExpectPoints({"one_cycle",
                 {{"total_steps", 37},
                  {"pct_start", 0.4},

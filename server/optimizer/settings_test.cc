@@ -134,7 +134,7 @@ TEST(OptimizerSettings, ATensorThatTakesTheMeanHasNothingElse) {
   EXPECT_FALSE(ValidateOptimizer({.options = {{"mean", 1}}}).ok()) << "of a whole job";
 }
 
-// A weight of 1 with a zero gradient loses what the decay takes.
+// With a zero gradient, a weight of 1 shows the decay alone.
 TEST(OptimizerSettings, AGroupsOptionsTakeTheJobsPlace) {
   const OptimizerSettings settings = {.options = {{"weight_decay", 0.5}}};
   const auto weight_after = [&](const GroupOptions& group) {

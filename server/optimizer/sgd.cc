@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "comm/base/check.h"
 #include "comm/base/isa.h"
+#include "server/optimizer/decay_rule.h"
 #include "server/optimizer/option_ranges.h"
 
 namespace syncline {
@@ -93,8 +94,7 @@ SYNCLINE_KERNEL void NesterovBody(const Coefficients& coefficients, size_t n,
 class Sgd final : public Optimizer {
  public:
   explicit Sgd(const OptionValues& values)
-      : weight_decay_(OptionOr(kOptions, values, "weight_decay")),
-        decoupled_(OptionOr(kOptions, values, "decoupled") != 0),
+      : decay_(DecayRule::Of(kOptions, values)),
         momentum_(OptionOr(kOptions, values, "momentum")),
         dampening_(OptionOr(kOptions, values, "dampening")),
         nesterov_(OptionOr(kOptions, values, "nesterov") != 0),
@@ -111,24 +111,22 @@ class Sgd final : public Optimizer {
     const size_t n = strip.gradient.size();
     SYNCLINE_CHECK(strip.master.size() == n);
     Coefficients c = {.gradient_scale = scalars.gradient_scale,
-                      .l2 = static_cast<float>(decoupled_ ? 0 : weight_decay_),
+                      .l2 = decay_.L2(),
                       .momentum = static_cast<float>(momentum_),
                       .fresh = static_cast<float>(1.0 - dampening_),
                       .learning_rate = static_cast<float>(scalars.learning_rate),
-                      .decay = static_cast<float>(
-                          decoupled_ ? scalars.learning_rate * weight_decay_ : 0)};
+                      .decay = decay_.DecayAt(scalars.learning_rate)};
     Arrays arrays = {strip.gradient.data(), strip.master.data(), nullptr};
     if (replaces_) return Kernel<ReplaceBody>::Run(c, n, arrays);
     if (momentum_ == 0) return Kernel<PlainBody>::Run(c, n, arrays);
-    if (scalars.step == 1) c.fresh = 1;  // the buffer is zero, so b becomes g
+    if (scalars.step == 1) c.fresh = 1;  // b is g at the first step
     arrays.buffer = strip.state[0];
     if (nesterov_) return Kernel<NesterovBody>::Run(c, n, arrays);
     Kernel<MomentumBody>::Run(c, n, arrays);
   }
 
  private:
-  const double weight_decay_;
-  const bool decoupled_;
+  const DecayRule decay_;
   const double momentum_;
   const double dampening_;
   const bool nesterov_;

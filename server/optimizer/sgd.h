@@ -1,9 +1,11 @@
 // SGD with momentum as torch.optim.SGD has it (Sutskever et al., 2013, in torch's form):
-//   g += weight_decay * p;  b = g at the first step, momentum * b + (1 - dampening) * g
-//   later;  d = g without momentum, b with it, g + momentum * b with Nesterov;
-//   p -= lr * d.  Decoupled decay: p -= lr * weight_decay * p instead of the first line.
-// With `replace`: p = -lr * g, whatever p was. Of servers that only average gradients, for
-// workers that step themselves.
+//   g += weight_decay * p
+//   b = g at the first step, later momentum * b + (1 - dampening) * g
+//   d = g without momentum, b with it, g + momentum * b with Nesterov
+//   p -= lr * d
+// Decoupled decay: p -= lr * weight_decay * p instead of the first line. With `replace`:
+// p = -lr * g, independent of p. A job uses this if servers only average gradients, and
+// workers apply an optimizer of their own.
 #pragma once
 
 #include <memory>
@@ -14,7 +16,8 @@
 namespace syncline {
 
 std::span<const OptionSpec> SgdOptions();
-absl::Status CheckSgd(const OptionValues& values);  // what the table cannot say
+// Checks more than the ranges of the table.
+absl::Status CheckSgd(const OptionValues& values);
 
 // REQUIRES: `values` are valid.
 std::unique_ptr<Optimizer> MakeSgd(const OptionValues& values);

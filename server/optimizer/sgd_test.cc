@@ -60,7 +60,7 @@ TEST(Sgd, After1000StepsIsAsNearToFloat64AsAPlainLoop) {
   }
 }
 
-// Tests are compiled for the baseline instruction set, kernels for whatever the CPU has.
+// Tests are compiled for the baseline instruction set, kernels for that of the CPU.
 TEST(Sgd, KernelGivesTheBitsOfAScalarLoopOnEveryCpu) {
   constexpr size_t kElements = 1003;
   std::mt19937 random(11);

@@ -17,19 +17,20 @@ constexpr std::array kOptions = {
     Beta("beta2", 0.99, "memory of the Hessian estimate"),
     OptionSpec{.name = "rho",
                .standard = 0.04,
-               .most = kMostRate,
+               .most = kMaxRate,
                .meaning = "the smaller, the more elements take a step of full length"},
     OptionSpec{.name = "hessian_interval",
                .standard = 10,
                .least = 1,
-               .most = kMostRate,
+               .most = kMaxRate,
                .kind = OptionKind::kWhole,
                .meaning = "updates between two Hessian estimates"}};
 
 constexpr float kLeastCurvature = 1e-15f;
 
-// One coefficient for each mean, 1 - beta, computed in float64 and rounded once: the
-// rounding of beta2 itself, 1e-8 of 0.99, would be 1e-6 of what h forgets at each step.
+// Each mean has one coefficient, 1 - beta, computed in float64 and rounded once. Rounding
+// beta2 itself, by 1e-8 of 0.99, would be an error of 1e-6 in the part that h forgets at
+// each step.
 struct HessianCoefficients {
   float gradient_scale;
   float samples;

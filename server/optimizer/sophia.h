@@ -7,7 +7,7 @@
 //              p -= lr * weight_decay * p + lr * clip(m / max(rho * h, 1e-15), -1, 1)
 // The authors' code keeps h without `samples` and multiplies it in at every step, as the
 // option `bs`. With a batch that never changes both are the same; here each estimate is
-// scaled by its own batch, as the paper's equation 12 has it, and bs is no option.
+// scaled by its own batch, as the paper's equation 12 has it, and bs is not an option.
 #pragma once
 
 #include <memory>

@@ -13,7 +13,7 @@ namespace {
 using testing::AllOf;
 using testing::HasSubstr;
 
-// The authors' formulas, with bs multiplied in at each step.
+// The authors' formulas, which multiply by bs at each step.
 struct SophiaReference {
   void Hessian(double g) { hessian = 0.99 * hessian + (1 - 0.99) * g * g; }
   void Update(double g) {
@@ -40,9 +40,9 @@ struct SophiaReference {
 
 const OptimizerSettings kSophia = {.name = "sophia", .options = {{"lr", 1e-3}}};
 
-// 1,000 updates, and a Hessian estimate before each ten of them. Rounding the weights to
-// FP32 at each update alone costs 1e-6 of their size, so the gate is that loss: the same
-// loop in float64 that rounds nothing but the weights.
+// Makes 1,000 updates, with a Hessian estimate before every ten of them. Rounding the
+// weights to FP32 at each update alone costs 1e-6 of their size. So the limit is the
+// error of a float64 loop that rounds nothing but the weights.
 TEST(Sophia, IsTheAuthorsFormulaWhenTheBatchIsConstant) {
   constexpr size_t kElements = 509;
   std::mt19937 random(3);

@@ -19,11 +19,12 @@ namespace {
 constexpr int kDecades = 7;
 constexpr size_t kRunBytes = sizeof(float) + kStateRun;  // scale, then codes
 
-// Magnitudes are looked up by exponent and upper mantissa bits. In these buckets, 128 for
-// each power of two, there is never more than one border between codes.
+// Codes are looked up by the exponent and the upper mantissa bits of a magnitude. There
+// are 128 such buckets for each power of two, and none contains more than one border
+// between codes.
 constexpr int kBucketShift = 16;
-// Everything below is zero or the smallest code (Code::least_bits): that is 3.25e-7 or
-// more, half of it above 2^-23.
+// Smaller magnitudes become zero, or are raised to the smallest code (Code::least_bits).
+// The smallest code is at least 3.25e-7, so no border between codes is below 2^-23.
 constexpr uint32_t kLowestBits = std::bit_cast<uint32_t>(0x1p-23f);
 constexpr uint32_t kOneBits = std::bit_cast<uint32_t>(1.0f);
 constexpr uint32_t kSign = 0x80000000u;
@@ -33,20 +34,21 @@ constexpr uint32_t kBuckets = ((kOneBits - kLowestBits) >> kBucketShift) + 1;
 
 struct Code {
   std::array<float, 256> values = {};  // by byte
-  // code of a magnitude = (steps[bucket] + bits) >> kBucketShift: the sum carries into
-  // the next code exactly from the border between the two on.
+  // The code of a magnitude is (steps[bucket] + bits) >> kBucketShift. The sum carries
+  // into the next code exactly if the magnitude is not below the border between the two.
   std::array<uint32_t, kBuckets> steps = {};
   // Bits of the largest magnitude that a negative number can have.
   uint32_t largest_negative_bits = 0;
-  // A float has a code when its bits under this mask are below those of infinity: without
-  // the sign bit in signed slots, with it in unsigned ones.
+  // A float has a code if its bits under this mask are below those of infinity. In signed
+  // slots the mask removes the sign bit. In unsigned slots it keeps that bit, so negative
+  // numbers have no code.
   uint32_t mask = ~uint32_t{0};
-  // Bits of the magnitude that numbers other than zero are raised to.
+  // Bits of the smallest magnitude that a nonzero number is stored as; 0: no minimum.
   uint32_t least_bits = 0;
 };
 
-// The smallest float that is not below the middle of two floats: a tie goes to the larger
-// magnitude.
+// Returns the bits of the smallest float that is not below the middle of two floats. So a
+// tie goes to the larger magnitude.
 constexpr uint32_t BorderBits(float low, float high) {
   const double middle = (double{low} + double{high}) / 2;  // exact
   auto border = static_cast<float>(middle);
@@ -56,9 +58,10 @@ constexpr uint32_t BorderBits(float low, float high) {
   return std::bit_cast<uint32_t>(border);
 }
 
-// Ascending magnitudes of codes 0, 1, 2, ... Decade number i is cut into
-// `first_cells` * 2^i cells of equal width between 0.1 and 1 times its power of ten, and
-// each cell stands for its middle. Then there is 1 itself.
+// Computes the ascending magnitudes of codes 0, 1, 2, ..., and returns their number.
+// Decade i is cut into `first_cells` * 2^i cells of equal width, between 0.1 and 1 times
+// its power of ten. Each cell has one code, with the value of its middle. The last code
+// is 1.
 constexpr size_t Magnitudes(size_t first_cells, std::array<float, 256>& magnitudes) {
   constexpr double kPowers[kDecades] = {1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1};
   size_t count = 1;
@@ -80,7 +83,8 @@ constexpr Code MakeCode(SlotKind kind) {
   const size_t count = Magnitudes(is_signed ? 1 : 2, code.values);
   if (is_signed) {
     code.mask = ~kSign;
-    // +1 has no negative: 127 of each sign, zero, and one.
+    // There are 127 magnitudes below 1 of each sign, zero, and +1. There is no code for
+    // -1.
     code.largest_negative_bits = std::bit_cast<uint32_t>(code.values[count - 2]);
     for (size_t i = 1; i + 1 < count; ++i) code.values[256 - i] = -code.values[i];
   } else {
@@ -93,7 +97,7 @@ constexpr Code MakeCode(SlotKind kind) {
     const uint32_t border = magnitude + 1 < count ? BorderBits(code.values[magnitude],
                                                                code.values[magnitude + 1])
                                                   : ~uint32_t{0};
-    // Adding to a number below the border must not carry, from the border on it must.
+    // The addition must carry for numbers from the border on, and for none below it.
     const uint32_t carry = border < end ? end - border : 0;
     code.steps[bucket] = ((magnitude - bucket) << kBucketShift) + carry;
     if (border < end) ++magnitude;
@@ -111,15 +115,15 @@ const Code& CodeOf(SlotKind kind) {
 
 // ---- Kernels ----
 
-// The element of the largest magnitude among those that have a code. In integers, because
-// the compiler may not reorder comparisons of floats.
+// Returns the element of the largest magnitude among those that have a code. It compares
+// integers, because the compiler may not reorder comparisons of floats.
 SYNCLINE_KERNEL float LargestOf(size_t n, const float* values, uint32_t mask) {
   int32_t positive = 0;
   int32_t negative = 0;
   for (size_t i = 0; i < n; ++i) {
     const auto bits = std::bit_cast<uint32_t>(values[i]);
     const uint32_t coded = bits & ((bits & mask) < kInfinityBits ? ~0u : 0u);
-    // The numbers of the other sign are negative as integers.
+    // Numbers of the other sign are negative as integers, so they never are the largest.
     const auto as_positive = static_cast<int32_t>(coded);
     const auto as_negative = static_cast<int32_t>(coded ^ kSign);
     positive = positive > as_positive ? positive : as_positive;
@@ -130,13 +134,14 @@ SYNCLINE_KERNEL float LargestOf(size_t n, const float* values, uint32_t mask) {
              : std::bit_cast<float>(static_cast<uint32_t>(negative) | kSign);
 }
 
-// Codes one run as multiples of the scale. Without branches on the sign, which is a coin
-// toss; in three loops, because all but the look-up vectorise.
+// Encodes one run as multiples of the scale. There are no branches on the sign, because
+// they could not be predicted. There are three loops, so that all but the look-up
+// vectorise.
 SYNCLINE_KERNEL void CodeRun(size_t n, const float* __restrict values, float inverse,
                              const Code& code, uint8_t* __restrict out) {
   const uint32_t sign_cost = kOneBits - code.largest_negative_bits;
-  uint32_t magnitudes[kStateRun];  // above kLowestBits
-  int8_t signs[kStateRun];         // 0, or -1 when negative
+  uint32_t magnitudes[kStateRun];  // bits, minus kLowestBits
+  int8_t signs[kStateRun];         // -1 if negative, otherwise 0
   for (size_t i = 0; i < n; ++i) {
     const auto bits = std::bit_cast<uint32_t>(values[i] * inverse);
     const int32_t sign = static_cast<int32_t>(bits) >> 31;
@@ -190,7 +195,8 @@ SYNCLINE_KERNEL void LoadCodesBody(size_t n, const std::byte* memory, const Code
   }
 }
 
-// Other bits than those of codecs with the same seed, and of other slots.
+// Returns random bits that differ from those of other slots, and from those of codecs
+// with the same seed.
 RandomBits BitsOf(const StateContext& context) {
   constexpr uint64_t kState = uint64_t{0x73746174} << 32;  // "stat"
   return {context.seed ^ (kState + context.slot), context.update, context.tensor,

@@ -45,7 +45,8 @@ void ExpectSameBits(std::span<const float> got, std::span<const float> want) {
   }
 }
 
-// The nearest code by looking at all of them in float64; of two, the larger magnitude.
+// Returns the nearest code, by comparing all of them in float64. If two are equally near,
+// it is that of the larger magnitude.
 uint8_t NearestCode(SlotKind kind, float multiple) {
   const auto codes = CodeValues(kind);
   size_t best = 0;
@@ -60,7 +61,7 @@ uint8_t NearestCode(SlotKind kind, float multiple) {
   return static_cast<uint8_t>(best);
 }
 
-// What StoreState promises, element by element.
+// Returns the bytes that StoreState promises, computed element by element.
 std::vector<std::byte> ReferenceBytes(SlotKind kind, std::span<const float> values) {
   std::vector<std::byte> bytes;
   for (size_t first = 0; first < values.size(); first += kStateRun) {
@@ -130,7 +131,7 @@ TEST(StateStorage, ChoosesTheNearestCodeForEveryMagnitude) {
         break;
       }
     }
-    // All of a spread of bit patterns below 1.
+    // Bit patterns of numbers below 1, evenly spread.
     for (uint32_t bits = 0; bits < 0x3f800000; bits += 40'961) {
       if (values.size() % kStateRun == 0) values.push_back(1.0f);
       values.push_back(std::bit_cast<float>(bits));
@@ -159,7 +160,7 @@ TEST(StateStorage, TheBordersBetweenNeighbouringCodesAreExact) {
   }
 }
 
-// Kernels of every instruction-set level against the reference, with tails.
+// Compares kernels of every instruction-set level with the reference, with tails.
 TEST(StateStorage, EqualsTheReferenceForEveryLength) {
   for (const SlotKind kind : kCoded) {
     for (const size_t n : {1, 2, 63, 64, 255, 256, 257, 511, 1000, 4095, 4096}) {
@@ -280,7 +281,7 @@ TEST(StateStorage, ZeroesAreZeroesAndZeroedMemoryIsZero) {
       std::vector<float> loaded(300, 1.0f);
       LoadState({type, kind, fresh.data()}, 0, loaded);
       ExpectSameBits(loaded, zeros);
-      // Between other numbers, too.
+      // The same value among other numbers.
       std::vector<float> mixed = Normals(300, 9);
       for (float& value : mixed) value = std::abs(value);
       mixed[100] = 0;
@@ -322,7 +323,7 @@ TEST(StateStorage, OnlyZeroIsZeroInAnUnsignedSlot) {
       RoundTrip(StateType::kInt8, SlotKind::kUnsigned, values);
   const std::vector<float> want = {1, 7.75e-7f, 3.25e-7f, 3.25e-7f, 3.25e-7f, 0, 0};
   for (size_t i = 0; i < want.size(); ++i) EXPECT_FLOAT_EQ(loaded[i], want[i]) << i;
-  // A sign has no smaller neighbour to stand for: signed slots round to nearest.
+  // Signed slots round to the nearest code, which may be 0.
   EXPECT_EQ(RoundTrip(StateType::kInt8, SlotKind::kSigned, values)[2], 0.0f);
 }
 
@@ -393,7 +394,7 @@ TEST(StateStorage, BothMomentsTakeTwoBytesAndAScaleInAHundredAndTwentyEight) {
   EXPECT_EQ(StateBytes(StateType::kF32, 257), 1028u);
 }
 
-// Checkpoints hold these bytes.
+// Checkpoints contain these bytes.
 TEST(StateStorage, BytesNeverChange) {
   std::vector<float> values(4096);
   for (uint32_t i = 0; i < values.size(); ++i) {

@@ -1,4 +1,4 @@
-// What storing state in fewer bits does to training.
+// Tests of training with state that is stored in fewer bits.
 #include <algorithm>
 #include <cmath>
 #include <memory>
@@ -19,7 +19,7 @@ std::vector<float> Normals(size_t n, uint32_t seed) {
   return values;
 }
 
-// Adam's two moments of one tensor, kept in `type` between steps.
+// One tensor under Adam, whose two moments are stored in `type` between steps.
 class Trained {
  public:
   std::vector<float> weights;
@@ -32,7 +32,7 @@ class Trained {
     }
   }
 
-  // As it was stored.
+  // Returns the variance as it was stored.
   std::span<const float> variance() {
     LoadState({type_, SlotKind::kUnsigned, memory_[1].data()}, 0, loaded_[1]);
     return loaded_[1];
@@ -62,9 +62,9 @@ class Trained {
   std::vector<float> loaded_[2];
 };
 
-// bitsandbytes' own setting and gates: weights 0.1 N(0,1), gradients 0.01 N(0,1), weights
-// made equal after each step. Harder than there, the states drift apart all the way. (In
-// this setting bitsandbytes' quantiser has a mean error of 4.7e-6.)
+// The setting and limits are those of bitsandbytes' own test: weights 0.1 N(0,1),
+// gradients 0.01 N(0,1), weights made equal after each step. Unlike there, the states are
+// never made equal. (In this setting bitsandbytes' quantiser has a mean error of 4.7e-6.)
 TEST(StateStorageTraining, AdamwWithEightBitStateStaysNearAdamwWithFp32State) {
   constexpr size_t kElements = 1 << 16;
   constexpr int kSteps = 50;
@@ -86,7 +86,7 @@ TEST(StateStorageTraining, AdamwWithEightBitStateStaysNearAdamwWithFp32State) {
       const double weight = std::abs(double{exact.weights[i]});
       const double difference = std::abs(double{exact.weights[i]} - reduced.weights[i]);
       error += difference;
-      // A few weights next to 0 would make up most of this mean.
+      // A few weights near 0 would dominate this mean.
       if (weight < 1e-3) continue;
       relative += difference / weight;
       ++counted;
@@ -120,8 +120,8 @@ TEST(StateStorageTraining, EightBitVarianceNeverMakesStepsFarAboveTheLearningRat
   EXPECT_LT(largest, 3 * kRate);  // 1.1 times the rate with FP32 state
 }
 
-// A variance falls by a thousandth of itself in a step, less than half the distance of
-// two neighbours.
+// A variance falls by a thousandth of itself in a step. This is less than half the
+// distance of two neighbouring BF16 numbers.
 TEST(StateStorageTraining, Bf16VarianceFallsAsFastAsItsFormula) {
   constexpr size_t kElements = 4096;
   const auto optimizer = *MakeOptimizer({.name = "adam"});
@@ -135,7 +135,7 @@ TEST(StateStorageTraining, Bf16VarianceFallsAsFastAsItsFormula) {
   }
   double mean = 0;
   for (const float value : trained.variance()) mean += value / double{kElements};
-  EXPECT_NEAR(mean, want, 0.01 * want);  // 1.0e-3; 4.9e-2 when rounded to nearest
+  EXPECT_NEAR(mean, want, 0.01 * want);  // 1.0e-3; 4.9e-2 if rounded to nearest
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Comparing an optimizer of whole tensors with a float64 reference, for tests.
+// Helpers for tests. They compare an optimizer of whole tensors with a float64 reference.
 #pragma once
 
 #include <cmath>
@@ -23,7 +23,8 @@ inline std::vector<float> NormalValues(size_t n, uint32_t seed) {
   return values;
 }
 
-// Exact in FP32, so that any program can make them for golden numbers.
+// Return values that are exact in FP32, so that any program can compute golden numbers
+// with them.
 inline std::vector<float> GoldenWeights(size_t n) {
   std::vector<float> weights(n);
   for (size_t i = 0; i < n; ++i) {
@@ -39,7 +40,7 @@ inline std::vector<float> GoldenGradient(size_t n, size_t step) {
   return gradient;
 }
 
-// Weights of `shape` after so many golden steps.
+// Returns the weights of `shape` after `steps` golden steps.
 inline std::vector<float> GoldenRun(const OptimizerSettings& settings, const Shape& shape,
                                     size_t steps) {
   const size_t n = TensorShape(shape).elements();
@@ -48,7 +49,7 @@ inline std::vector<float> GoldenRun(const OptimizerSettings& settings, const Sha
   return training.weights();
 }
 
-// Root mean square of the difference, relative to that of `want`.
+// Returns the root mean square of the difference, relative to that of `want`.
 inline double RelativeError(std::span<const float> got, std::span<const double> want) {
   double error = 0;
   double size = 0;
@@ -65,9 +66,9 @@ inline double NormOf(std::span<const double> values) {
   return std::sqrt(squares);
 }
 
-// How far the optimizer is from `Reference` after training on random gradients of very
-// different sizes. Reference(weights, shape) has Step(t, gradient), which gets the scaled
-// gradient, and weights().
+// Returns the optimizer's error relative to `reference`, after training on random
+// gradients of very different sizes. A Reference has the fields `weights` and `shape`,
+// and Step(t, gradient), which gets the scaled gradient.
 template <typename Reference>
 double ErrorAfter(size_t steps, const OptimizerSettings& settings, const Shape& shape,
                   Reference reference) {
@@ -88,7 +89,7 @@ double ErrorAfter(size_t steps, const OptimizerSettings& settings, const Shape& 
   return RelativeError(training.weights(), reference.weights);
 }
 
-// Trains with strips of several sizes.
+// Expects the same weights with strips of several sizes.
 inline void ExpectSameBitsInAnyStrips(const OptimizerSettings& settings,
                                       const Shape& shape) {
   const size_t n = TensorShape(shape).elements();

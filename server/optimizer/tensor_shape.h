@@ -1,4 +1,4 @@
-// A tensor's shape as optimizers look at it.
+// The shape of a tensor, as optimizers use it.
 #pragma once
 
 #include <cstdint>
@@ -16,13 +16,13 @@ class TensorShape {
   std::span<const uint64_t> sizes() const { return sizes_; }
   uint64_t elements() const { return Product(0); }
 
-  // One row for each output of a layer: all dimensions but the first. Tensors of fewer
-  // than two dimensions are one row.
+  // Returns the size of the first dimension: one row for each output of a layer. A tensor
+  // of fewer than two dimensions is one row.
   uint64_t rows() const { return dimensions() < 2 ? 1 : sizes_[0]; }
   uint64_t row_elements() const { return dimensions() < 2 ? elements() : Product(1); }
 
-  // The last two dimensions; the others count matrices. One row of all elements below two
-  // dimensions.
+  // The last two dimensions are matrices, and the others count them. A tensor of fewer
+  // than two dimensions is one row.
   uint64_t matrix_columns() const {
     return dimensions() < 2 ? elements() : sizes_.back();
   }

@@ -15,7 +15,7 @@ constexpr OptionSpec kClipGlobalNorm = {
     .most = 1e30,
     .meaning = "largest norm of the gradient of all tensors together; 0: no clipping"};
 
-// State of one optimizer fits another one when the slots are the same.
+// Whether one optimizer can continue with the state of the other.
 bool SameState(const Optimizer& a, const Optimizer& b) {
   return std::ranges::equal(a.slots(), b.slots(), {}, &StateSlot::name, &StateSlot::name);
 }
@@ -147,7 +147,8 @@ absl::StatusOr<std::unique_ptr<const TrainingPlan>> TrainingPlan::Create(
   return plan;
 }
 
-// Its dot products are those of the raw gradients, and of exactly the state that is kept.
+// Fails if the optimizer has a JobReduction and the other settings do not allow one. The
+// reduction uses gradients before any transform, and needs the state unrounded.
 absl::Status TrainingPlan::CheckJobReduction() const {
   if (job_reduction() == nullptr) return absl::OkStatus();
   const bool exact = std::ranges::all_of(
@@ -158,7 +159,7 @@ absl::Status TrainingPlan::CheckJobReduction() const {
                    "' needs f32 state and no gradient transforms but clip_global_norm"));
 }
 
-// What a mode in which workers compute on older weights leaves no room for.
+// Fails if the mode does not allow the other settings.
 absl::Status TrainingPlan::CheckMode() const {
   const SyncMode mode = settings_.sync();
   const auto refuse = [&](const auto&... why) {

@@ -1,6 +1,6 @@
-// How a job turns contributions into weights: every setting of its numeric side in one
-// value. It travels from the workers to the coordinator and on to all shards, and is
-// checked once, when the job registers.
+// All settings that determine how a job turns contributions into weights. They go from
+// the workers to the coordinator and to all shards, and are checked once, when the job
+// registers.
 #pragma once
 
 #include <cstdint>
@@ -21,8 +21,9 @@
 
 namespace syncline {
 
-// In rank order the bits do not depend on who is first; on arrival a server holds one sum
-// instead of one contribution for each worker.
+// Order in which contributions are summed. kRankOrder: the bits do not depend on the
+// order of arrival. kArrival: a server keeps one sum instead of one contribution of each
+// worker.
 enum class Aggregation { kRankOrder, kArrival };
 enum class NonfiniteSteps { kApply, kSkip };
 
@@ -31,9 +32,9 @@ struct TrainingSettings {
   NamedOptions schedule = {.name = "constant"};
   // Options of GradientOptions(): clip_global_norm and those of the transforms.
   OptionValues gradient = {};
-  NamedOptions loss_scaling = {};  // no name: none
+  NamedOptions loss_scaling = {};  // no name: no loss scaling
   NonfiniteSteps nonfinite_steps = NonfiniteSteps::kApply;
-  // Pushes of each worker that make one update; the others only add to a sum.
+  // Number of pushes of each worker for one update. All but the last only add to a sum.
   uint32_t accumulate_steps = 1;
   Aggregation aggregation = Aggregation::kRankOrder;
   NamedOptions mode = {.name = "bsp"};  // ParseSyncMode
@@ -47,42 +48,43 @@ struct TrainingSettings {
   }
   // REQUIRES: valid settings.
   SyncMode sync() const { return *ParseSyncMode(mode); }
-  // 0 without clipping.
+  // Returns the largest norm of the whole gradient; 0: no clipping.
   double clip_global_norm() const;
-  // Whether a sum has to be kept between pushes.
+  // Whether a sum is kept between pushes.
   bool NeedsAccumulator() const {
     return accumulate_steps > 1 || aggregation == Aggregation::kArrival;
   }
   // Whether pushes of `step` complete an update, or only add to the sum.
   bool Updates(uint64_t step) const { return (step + 1) % accumulate_steps == 0; }
-  // The number of the update that `step` belongs to, from 0.
+  // Number of the update that `step` belongs to, from 0.
   uint64_t UpdateOf(uint64_t step) const { return step / accumulate_steps; }
 };
 
 inline constexpr uint32_t kMaxAccumulateSteps = 65536;
 
-// clip_global_norm, then TransformOptions().
+// Returns clip_global_norm, then TransformOptions().
 std::vector<OptionSpec> GradientOptions();
 
-// InvalidArgument names the setting, its value and what is allowed.
+// Fails with InvalidArgument, which names the setting, its value and what is allowed.
 absl::Status ValidateTraining(const TrainingSettings& settings);
 
-// A tensor of a job, as the numeric side sees it.
+// The properties of a tensor that training depends on.
 struct TrainedTensor {
   TensorShape shape = TensorShape({});
   GroupOptions group = {};
 };
 
-// The same settings without options that are the defaults anyway, for comparison.
-// REQUIRES: valid settings.
+// Returns the same settings without options that have their default value, for
+// comparison. REQUIRES: valid settings.
 TrainingSettings Canonical(const TrainingSettings& settings);
 
-// Whether a running job may go on with `next` in place of `settings`: InvalidArgument
-// when they are not valid, or need other optimizer state.
+// Checks that a running job may continue with `next` instead of `settings`. Fails with
+// InvalidArgument if `next` is not valid, or needs other optimizer state.
 absl::Status CheckChange(const TrainingSettings& settings, const TrainingSettings& next,
                          std::span<const TrainedTensor> tensors);
 
-// What the settings come down to: who updates each tensor, and with which scalars.
+// The plan that follows from the settings: the optimizer of each tensor, and its scalars
+// at each step.
 //
 // Thread safety: immutable.
 class TrainingPlan {
@@ -94,7 +96,7 @@ class TrainingPlan {
   const TrainingSettings& settings() const { return settings_; }
   const Optimizer& optimizer(uint32_t tensor) const { return *optimizers_[tensor]; }
   const GradientTransforms& transforms() const { return transforms_; }
-  // The same for all tensors; null for most optimizers.
+  // Returns the job's reduction; null for most optimizers.
   const JobReduction* job_reduction() const { return job_->job_reduction(); }
 
   // Whether shards wait for a decision about each update.
@@ -104,14 +106,15 @@ class TrainingPlan {
 
   ContributionPlan contributions() const { return job_->contributions(); }
   float InitialLossScale() const;
-  // At `step`, before scales of groups and batches.
+  // Learning rate at `step`, before the scales of groups and batches.
   double JobLearningRate(uint64_t step) const;
-  // Of the update that `step` belongs to. `samples` are those of the contributions.
+  // Learning rate of the update that `step` belongs to. `samples` is the number of
+  // samples of its contributions.
   double LearningRate(uint32_t tensor, uint64_t step, double samples) const;
-  // Whether the tensor's optimizer keeps something of the gradients that it has seen:
-  // momentum, moments, but not averages of weights.
+  // Whether the tensor's optimizer keeps state of past gradients, such as momentum or
+  // moments. Averages of weights do not count.
   bool RemembersGradients(uint32_t tensor) const { return remembers_gradients_[tensor]; }
-  // How the tensor's optimizer state is stored, slot by slot.
+  // Format of the tensor's optimizer state, as configured. See EffectiveType.
   StateType state_type(uint32_t tensor) const { return state_types_[tensor]; }
 
  private:
@@ -125,7 +128,7 @@ class TrainingPlan {
   std::vector<std::shared_ptr<const Optimizer>> optimizers_;  // by tensor
   std::vector<double> learning_rates_;                        // by tensor
   std::vector<bool> remembers_gradients_;                     // by tensor
-  std::vector<StateType> state_types_;                        // as wished, by tensor
+  std::vector<StateType> state_types_;                        // by tensor, as configured
 };
 
 }  // namespace syncline

@@ -238,7 +238,7 @@ TEST(CheckChange, RefusesWhatNeedsOtherState) {
 }
 
 TEST(CheckChange, LooksAtTheOptionsOfEveryGroup) {
-  // The job gets momentum, but the only tensor has its own.
+  // The job gets momentum, but the only tensor has momentum of its own.
   const std::vector<TrainedTensor> tensors = {
       Tensor({4}, {.options = {{"momentum", 0.5}}})};
   EXPECT_EQ(CheckChange({}, {.optimizer = {.options = {{"momentum", 0.9}}}}, tensors),

@@ -1,5 +1,5 @@
-// One tensor under training, for tests: an optimizer with its weights, state and figures,
-// stepped the way a shard does it.
+// One tensor under training, for tests: an optimizer with its weights, state and
+// statistics. It makes steps the way a shard does.
 #pragma once
 
 #include <algorithm>
@@ -33,9 +33,9 @@ class Training {
     }
   }
 
-  StepScalars scalars = {};  // changed by the test as it likes
+  StepScalars scalars = {};  // the test may change them
 
-  // One update, in strips of `strip` elements.
+  // Makes one update in strips of `strip` elements.
   void Step(std::span<const float> gradient, size_t strip = kTileElements) {
     scalars.update = step_;
     scalars.step = ++step_;

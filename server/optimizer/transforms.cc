@@ -12,21 +12,21 @@
 namespace syncline {
 namespace {
 
-constexpr double kMostLimit = 1e30;
+constexpr double kMaxLimit = 1e30;
 constexpr double kClipEpsilon = 1e-6;  // as torch.nn.utils.clip_grad_norm_
 constexpr double kLeastWeightNorm = 1e-3;
 constexpr double kLeastGradientNorm = 1e-6;
 
 constexpr std::array kOptions = {
     OptionSpec{.name = "clip_tensor_norm",
-               .most = kMostLimit,
+               .most = kMaxLimit,
                .meaning = "largest norm of each tensor's gradient; 0: no clipping"},
     OptionSpec{
         .name = "clip_value",
-        .most = kMostLimit,
+        .most = kMaxLimit,
         .meaning = "largest magnitude of an element of the gradient; 0: no clipping"},
     OptionSpec{.name = "agc",
-               .most = kMostLimit,
+               .most = kMaxLimit,
                .meaning =
                    "largest norm of a row of the gradient, as a share of the norm of "
                    "the row's weights; 0: no clipping"},
@@ -34,12 +34,12 @@ constexpr std::array kOptions = {
                .kind = OptionKind::kFlag,
                .meaning = "1: subtract the mean of each row from the gradient"}};
 
-// Figures of the tensor, then of each row.
-constexpr size_t kTensorScale = 0;  // sum of squares, then the factor
+// Positions in `figures`: those of the tensor, then kRowFigures for each row.
+constexpr size_t kTensorScale = 0;  // sum of squares, after Finish the factor
 constexpr size_t kTensorFigures = 1;
-constexpr size_t kRowGradient = 0;  // sum of squares, then the factor
-constexpr size_t kRowMean = 1;      // sum, then the mean of the clipped row
-constexpr size_t kRowWeights = 2;   // sum of squares
+constexpr size_t kRowGradient = 0;  // sum of squares, after Finish the factor
+constexpr size_t kRowMean = 1;      // sum, after Finish the mean of the clipped row
+constexpr size_t kRowWeights = 2;   // sum of squares of the weights
 constexpr size_t kRowFigures = 3;
 
 using Limits = GradientTransforms::Limits;
@@ -127,7 +127,8 @@ std::span<T> FiguresOf(uint64_t row, std::span<T> figures) {
   return figures.subspan(kTensorFigures + kRowFigures * row, kRowFigures);
 }
 
-// The part of one row in one tile. Its bits depend on nothing but the elements.
+// Adds the part of a row that is in one tile. The resulting bits depend on the elements
+// only.
 void AddRow(Limits limits, std::span<const float> gradient, std::span<double> row) {
   std::array<double, kSumLanes> squares;
   std::array<double, kSumLanes> sums;

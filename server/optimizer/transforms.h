@@ -1,5 +1,5 @@
-// Gradient transforms: what happens to the mean gradient of a tensor before the optimizer
-// sees it. Each is off by default; those that are on always run in this order:
+// Gradient transforms change the mean gradient of a tensor before the optimizer uses it.
+// Each is off by default. They always run in this order:
 //   scale             loss unscaling and clipping by the global norm, in one factor
 //   clip_tensor_norm  g *= min(1, limit / (||g|| + 1e-6)), each tensor for itself
 //   clip_value        every element into [-limit, limit]
@@ -7,9 +7,9 @@
 //                     (Brock et al., 2021, arXiv 2102.06171):
 //                     ||g_row|| at most agc * max(||w_row||, 1e-3)
 //   centralize        minus the mean of the row (Yong et al., 2020, arXiv 2004.01461)
-// A row is all that feeds one output of a layer (TensorShape::rows). Tensors of fewer
-// than two dimensions are one row for agc and are not centralized, nor are rows of one
-// element, of which nothing would be left.
+// A row is everything that feeds one output of a layer (TensorShape::rows). A tensor of
+// fewer than two dimensions is one row for agc, and is not centralized. Rows of one
+// element are not centralized either, because they would become 0.
 //
 //   const GradientTransforms transforms(values);
 //   std::vector<double> figures(transforms.Figures(shape));
@@ -19,9 +19,9 @@
 //   }
 //   for (each strip) transforms.Apply(strip, shape, figures);
 //
-// Thread safety: immutable; the caller owns gradients and figures. Bits: sums are in
-// float64 and their order depends on the shape alone, so an element's result does not
-// depend on how Apply is cut into strips, nor on the CPU.
+// Thread safety: immutable; the caller owns gradients and statistics. Reproducibility:
+// sums are in float64, in an order that depends only on the shape. So an element's result
+// depends neither on how Apply is cut into strips nor on the CPU.
 #pragma once
 
 #include <cstddef>
@@ -45,7 +45,7 @@ struct GradientStrip {
 
 class GradientTransforms {
  public:
-  // What applies to all elements alike.
+  // Values that apply to all elements in the same way.
   struct Limits {
     float scale = 1;
     float value = 0;
@@ -54,13 +54,13 @@ class GradientTransforms {
   // REQUIRES: `values` are valid for TransformOptions().
   explicit GradientTransforms(const OptionValues& values);
 
-  // Nothing but the scale: the optimizer applies that itself.
+  // Whether there is no transform but the scale, which the optimizer applies itself.
   bool empty() const { return !NeedsTensor() && clip_value_ == 0; }
-  // Whether figures about the whole tensor are needed. Its blocks then live on one shard.
+  // Whether statistics of the whole tensor are needed. Its blocks then live on one shard.
   bool NeedsTensor() const { return rounds() > 0; }
 
   int rounds() const { return (clip_tensor_norm_ > 0 ? 1 : 0) + (NeedsRows() ? 1 : 0); }
-  // How many numbers the rounds share; zero before the first.
+  // Number of float64 values that the rounds share. They are zero before the first round.
   size_t Figures(const TensorShape& shape) const;
   // Adds the part of one whole tile. REQUIRES: tiles come in order.
   void Reduce(int round, const GradientStrip& tile, const TensorShape& shape,
@@ -83,8 +83,9 @@ class GradientTransforms {
   const bool centralize_;
 };
 
-// Delay compensation (Zheng et al., 2017, DC-ASGD, arXiv 1609.08326): to first order, the
-// gradient at `master` of a worker that computed it at `backup`.
+// Delay compensation (Zheng et al., 2017, DC-ASGD, arXiv 1609.08326). A worker computed
+// `gradient` at the weights `backup`. To first order, this computes its gradient at
+// `master`:
 //   g += strength * g * g * (w - w_backup)
 struct DelayedGradient {
   std::span<float> gradient = {};  // changed in place

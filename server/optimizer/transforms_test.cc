@@ -34,7 +34,7 @@ Tensor RandomTensor(const Shape& shape) {
   return tensor;
 }
 
-// The gradient after all transforms, applied in strips of `strip` elements.
+// Returns the gradient after all transforms, applied in strips of `strip` elements.
 std::vector<float> Transformed(const OptionValues& values, const Tensor& tensor,
                                size_t strip = kTileElements) {
   const GradientTransforms transforms(values);
@@ -60,7 +60,7 @@ std::vector<float> Transformed(const OptionValues& values, const Tensor& tensor,
   return gradient;
 }
 
-// The same in float64, one transform after the other.
+// Computes the same in float64, one transform after the other.
 std::vector<double> Reference(const OptionValues& values, const Tensor& tensor) {
   const auto option = [&](const char* name) {
     return OptionOr(TransformOptions(), values, name);
@@ -126,7 +126,8 @@ TEST(GradientTransforms, HaveTheSameBitsInAnyStrips) {
   }
 }
 
-// Of timm 1.0.15, timm.utils.agc.adaptive_clip_grad with clip_factor 0.3, in float64.
+// The gradients are those of timm.utils.agc.adaptive_clip_grad (timm 1.0.15) with
+// clip_factor 0.3, in float64.
 TEST(GradientTransforms, ClipAdaptivelyAsTimm) {
   const Tensor matrix = {
       .shape = {3, 4}, .weights = GoldenWeights(12), .gradient = GoldenGradient(12, 1)};

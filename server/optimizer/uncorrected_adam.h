@@ -1,6 +1,6 @@
 // One update of Adam without bias correction, the form that the 1-bit family freezes:
 //   p -= lr * (m / (sqrt(v) + eps) + weight_decay * p)
-// As in DeepSpeed, the decay is inside of the step and sees the weight before it.
+// As in DeepSpeed, the decay is part of the step and uses the weight before it.
 //
 // Thread safety: pure functions.
 #pragma once
@@ -20,7 +20,7 @@ struct UncorrectedAdam {
   double epsilon = 0;
 };
 
-// Where the moments of the update come from.
+// Where the moments of an update come from.
 enum class Moments {
   kBoth,        // both follow the gradient
   kFrozen,      // the mean follows the gradient, the variance stays
@@ -31,10 +31,11 @@ inline constexpr std::array kUncorrectedAdamOptions = {
     LearningRate(1e-3), WeightDecay(0), Beta("beta1", 0.9, "memory of the mean gradient"),
     Beta("beta2", 0.999, "memory of the mean square"), Epsilon(1e-8)};
 
-// The options above, with the learning rate of the step.
+// Returns the options above from `values`. The learning rate is the option's; the caller
+// replaces it by that of the step.
 UncorrectedAdam UncorrectedAdamOf(const OptionValues& values);
 
-// Slots "mean" and "variance".
+// Returns the slots "mean" and "variance".
 std::vector<StateSlot> UncorrectedAdamSlots();
 
 void ApplyUncorrectedAdam(const UncorrectedAdam& adam, Moments moments,

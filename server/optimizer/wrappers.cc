@@ -13,14 +13,14 @@
 namespace syncline {
 namespace {
 
-constexpr double kMostUpdates = 1e12;
+constexpr double kMaxUpdates = 1e12;
 
 constexpr std::array kOptions = {
     OptionSpec{.name = "maximize",
                .kind = OptionKind::kFlag,
                .meaning = "1: steps go up the gradient, not down"},
     OptionSpec{.name = "lookahead_steps",
-               .most = kMostUpdates,
+               .most = kMaxUpdates,
                .kind = OptionKind::kWhole,
                .meaning = "updates between two of the slow weights; 0: no Lookahead"},
     OptionSpec{.name = "lookahead_alpha",
@@ -28,13 +28,13 @@ constexpr std::array kOptions = {
                .meaning = "share of the way that the slow weights follow"},
     Beta("ema_decay", 0, "memory of the moving average of the weights; 0: none"),
     OptionSpec{.name = "swa_start",
-               .most = kMostUpdates,
+               .most = kMaxUpdates,
                .kind = OptionKind::kWhole,
                .meaning = "the first update whose weights are averaged; 0: none are"},
     OptionSpec{.name = "swa_every",
                .standard = 1,
                .least = 1,
-               .most = kMostUpdates,
+               .most = kMaxUpdates,
                .kind = OptionKind::kWhole,
                .meaning = "updates between two averaged ones"}};
 
@@ -45,7 +45,8 @@ SYNCLINE_KERNEL void FollowBody(float share, size_t n, const float* master_in,
   for (size_t i = 0; i < n; ++i) average[i] += share * (master[i] - average[i]);
 }
 
-// average += share * (master - average), exactly the weights when share is 1.
+// Computes average += share * (master - average). If share is 1 the average becomes
+// exactly the weights.
 void Follow(double share, std::span<const float> master, float* average) {
   if (share == 1) {
     std::ranges::copy(master, average);
@@ -61,8 +62,8 @@ StepScalars Negated(const StepScalars& scalars) {
   return negated;
 }
 
-// The optimizer of the negated gradient: every optimizer multiplies it with gradient_scale
-// before anything else.
+// Gives the wrapped optimizer the negated gradient. It negates gradient_scale, because
+// every optimizer multiplies the gradient with it first.
 class Maximize final : public Optimizer, private TensorReduction, private JobReduction {
  public:
   explicit Maximize(std::unique_ptr<Optimizer> inner) : inner_(std::move(inner)) {}
@@ -111,7 +112,7 @@ class Maximize final : public Optimizer, private TensorReduction, private JobRed
   const std::unique_ptr<Optimizer> inner_;
 };
 
-// The optimizer with one slot of weights more, the last.
+// Adds one slot of weights to the wrapped optimizer, as the last one.
 class Wrapper : public Optimizer {
  public:
   Wrapper(std::string_view slot, std::unique_ptr<Optimizer> inner)

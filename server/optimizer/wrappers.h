@@ -7,10 +7,10 @@
 //   swa_start s, swa_every k (Izmailov et al., 2018, arXiv 1803.05407): after the updates
 //     s, s + k, s + 2k, ...  swa = mean of the weights after these updates
 //
-// Each of the averages keeps one more slot, of the weights' own precision: "lookahead", "ema" or "swa".
-// It begins as the weights before the first update. Averages see the weights that
-// Lookahead leaves, and change none. What changes no weight (a Hessian estimate) is no
-// update.
+// Each of the averages has a slot in FP32, like the weights: "lookahead", "ema" or "swa".
+// It starts as the weights before the first update. The averages ema and swa use the
+// weights after Lookahead, and do not change them. A step that changes no weight (a
+// Hessian estimate) is not an update.
 #pragma once
 
 #include <memory>
@@ -21,9 +21,11 @@
 namespace syncline {
 
 std::span<const OptionSpec> WrapperOptions();
-absl::Status CheckWrappers(const OptionValues& values);  // what the table cannot say
+// Checks more than the ranges of the table.
+absl::Status CheckWrappers(const OptionValues& values);
 
-// `optimizer` itself when the options ask for none. REQUIRES: `values` are valid.
+// Returns `optimizer` itself if the options ask for no wrapper. REQUIRES: `values` are
+// valid.
 std::unique_ptr<Optimizer> Wrap(std::unique_ptr<Optimizer> optimizer,
                                 const OptionValues& values);
 

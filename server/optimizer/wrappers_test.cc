@@ -18,7 +18,7 @@ OptimizerSettings Wrapped(const OptionValues& options) {
               Merge({{"lr", 0.01}, {"momentum", 0.9}, {"weight_decay", 0.1}}, options)};
 }
 
-// The weights of SGD in float64, and around them what the options ask for.
+// One element under SGD in float64, and the wrapper's number for it.
 struct WrappedReference {
   double p = 0;
   double momentum = 0;
@@ -31,7 +31,8 @@ struct WrappedReference {
   }
 };
 
-// Trains 1,000 steps; `after(t, element)` is what the wrapper does.
+// Trains 1,000 steps and compares with float64. `after(t, element)` does the wrapper's
+// part of update t.
 template <typename After>
 void ExpectExact(const OptimizerSettings& settings, const After& after) {
   constexpr size_t kElements = 300;
@@ -91,8 +92,8 @@ TEST(EqualAverage, BeginsAsTheExactWeights) {
   EXPECT_EQ(run.state(1), run.weights());
 }
 
-// torch 2.13: SGD, and an AveragedModel of torch.optim.swa_utils that is updated when
-// `options` say so. `torch` is the average after ten updates.
+// Compares with SGD of torch 2.13, and an AveragedModel of torch.optim.swa_utils that is
+// updated when `options` say so. `torch` is its average after ten updates.
 void ExpectAverageOfTorch(const OptionValues& options, const std::vector<float>& torch) {
   const OptionValues sgd = {{"lr", 0.1}, {"momentum", 0.9}, {"weight_decay", 0.1}};
   Training run({.name = "sgd", .options = Merge(sgd, options)},

@@ -9,14 +9,14 @@
 namespace syncline {
 namespace {
 
-constexpr double kMostUpdates = 1e12;
+constexpr double kMaxUpdates = 1e12;
 
 constexpr OptionSpec WholeOption(std::string_view name, double standard,
                                  std::string_view meaning) {
   return {.name = name,
           .standard = standard,
           .least = 1,
-          .most = kMostUpdates,
+          .most = kMaxUpdates,
           .kind = OptionKind::kWhole,
           .meaning = meaning};
 }
@@ -83,7 +83,7 @@ class ZeroOneAdam final : public Optimizer {
 bool UpdatesVariance(const ZeroOneSchedule& schedule, uint64_t t) {
   if (t > schedule.var_freeze_step) return false;
   uint64_t interval = 1;
-  uint64_t last = schedule.var_update_scaler;  // update of the variance with `interval`
+  uint64_t last = schedule.var_update_scaler;  // last update that uses `interval`
   while (t > last) {
     interval *= 2;
     last = last / interval * interval + schedule.var_update_scaler * interval;

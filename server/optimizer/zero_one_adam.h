@@ -1,11 +1,11 @@
-// The server's half of 0/1 Adam (Lu et al., 2022, arXiv 2202.06009), with DeepSpeed's
-// ZeroOneAdam's options: Adam without bias correction (uncorrected_adam.h), whose
-// variance follows the gradient ever more rarely and stays from `var_freeze_step` on.
-// From there workers take local steps, ever more of them, and push the mean of the
-// momenta of these steps; one update makes up for all:
+// The server's half of 0/1 Adam (Lu et al., 2022, arXiv 2202.06009), with the options of
+// DeepSpeed's ZeroOneAdam. It is Adam without bias correction (uncorrected_adam.h). The
+// variance is updated more and more rarely, and is constant from `var_freeze_step` on.
+// From then on workers make a growing number of local steps, and push the mean of the
+// momenta of these steps. One update stands for all of them:
 //   m = mean of contributions;  p -= local_steps * lr * (m / (sqrt(v) + eps) + decay * p)
 //
-// What happens when is a pure function of the number of the update, so that workers and
+// The times of all this are a pure function of the number of the update, so workers and
 // servers agree without a message.
 #pragma once
 
@@ -24,12 +24,12 @@ struct ZeroOneSchedule {
   uint64_t local_step_clipper = 16;
 };
 
-// Whether the variance follows the gradient at update t (from 1): at multiples of an
-// interval that begins as 1 and doubles after each `var_update_scaler` of these updates.
+// Whether update t (from 1) changes the variance. It does at multiples of an interval,
+// which is 1 at first and doubles after every `var_update_scaler` of these updates.
 bool UpdatesVariance(const ZeroOneSchedule& schedule, uint64_t t);
 
-// Local steps that update t stands for: 1 until var_freeze_step; then the number doubles
-// with the first update after each `local_step_scaler` local steps, up to
+// Number of local steps that update t stands for. It is 1 until var_freeze_step. Then it
+// doubles with the first update after every `local_step_scaler` local steps, up to
 // `local_step_clipper`.
 uint64_t LocalSteps(const ZeroOneSchedule& schedule, uint64_t t);
 

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "comm/base/buffer.h"
+#include "server/service/job_convert.h"
 
 namespace syncline {
 
@@ -32,10 +33,13 @@ StandInFor Read(const v1::StandIn& in) { return {in.job(), in.server(), in.order
 
 void Write(const BackupLost& lost, v1::BackupLost& out) {
   out.set_job(lost.job);
-  out.set_reason(lost.reason);
+  out.set_reason(SendableError(lost.reason));
+  out.set_session_key(lost.session_key);
 }
 
-BackupLost Read(const v1::BackupLost& in) { return {in.job(), in.reason()}; }
+BackupLost Read(const v1::BackupLost& in) {
+  return {in.job(), in.reason(), in.session_key()};
+}
 
 void Write(const BackedUp& backed_up, v1::BackedUp& out) {
   out.set_job(backed_up.job);
@@ -46,7 +50,7 @@ BackedUp Read(const v1::BackedUp& in) { return {in.job(), in.session_key()}; }
 
 void Write(const JournalLost& lost, v1::JournalLost& out) {
   out.set_job(lost.job);
-  out.set_reason(lost.reason);
+  out.set_reason(SendableError(lost.reason));
 }
 
 JournalLost Read(const v1::JournalLost& in) { return {in.job(), in.reason()}; }
@@ -87,22 +91,25 @@ void Write(const BackupAt& at, v1::BackupAt& out) {
   out.set_job(at.job);
   for (const std::string& address : at.addresses) out.add_addresses(address);
   Write(at.pair, *out.mutable_pair());
-  out.set_anew(at.anew);
+  out.set_anew(at.with_state);
 }
 
 BackupAt Read(const v1::BackupAt& in) {
   return {.job = in.job(),
           .addresses = {in.addresses().begin(), in.addresses().end()},
           .pair = Read(in.pair()),
-          .anew = in.anew()};
+          .with_state = in.anew()};
 }
 
 void Write(const BackupGone& gone, v1::BackupGone& out) {
   out.set_job(gone.job);
   out.set_reason(gone.reason);
+  out.set_session_key(gone.session_key);
 }
 
-BackupGone Read(const v1::BackupGone& in) { return {in.job(), in.reason()}; }
+BackupGone Read(const v1::BackupGone& in) {
+  return {in.job(), in.reason(), in.session_key()};
+}
 
 void Write(const TakeOver& take, v1::TakeOver& out) {
   out.set_job(take.job);

@@ -1,4 +1,4 @@
-// What is said about backups of servers (server/coordinator/backup.h), to and from the wire.
+// Converts messages about backups (server/coordinator/backup.h) to and from the wire.
 #pragma once
 
 #include "proto/coordinator.pb.h"
@@ -7,7 +7,7 @@
 namespace syncline {
 
 void Write(const BackupPair& pair, v1::BackupPair& out);
-// A key that is none is an empty one, which opens nothing.
+// If the key is malformed, the result has an empty key, which opens nothing.
 BackupPair Read(const v1::BackupPair& in);
 
 void Write(const StandInFor& stand_in, v1::StandIn& out);

@@ -1,14 +1,14 @@
-// The backup of one shard of another server (ADR 29): takes its records as they come, plays
-// them on a thread of its own, and compares digests. Once it is told to finish it gives
-// the shard out as the dead server's had it.
+// The backup of one shard of another server (ADR 29). It takes the shard's records as
+// they come, plays them on its own thread, and compares digests. Finish then returns the
+// shard as the dead server had it.
 //
 //   BackupShard backup({.trained = blocks, .on_room = ack}, std::move(part));
 //   if (*backup.Take(record)) ack();        // otherwise on_room is called later
 //   ... the server dies ...
 //   BackupShard::Finished finished = *backup.Finish();
 //
-// Thread safety: Take and Finish from any thread, Finish once, and no Take after it. Events
-// come from its own thread.
+// Thread safety: any thread may call Take and Finish. Call Finish once, and Take not
+// after it. Events are called on the backup's own thread.
 #pragma once
 
 #include <cstddef>
@@ -29,31 +29,34 @@
 namespace syncline {
 
 struct BackupShardOptions {
-  std::vector<uint32_t> trained = {};  // its blocks, without frozen ones
-  bool has_seeds = true;               // the job began with no checkpoint
-  std::string whose = {};              // from what a digest differs, for people
-  // Of records that are not played yet. With more, the server waits.
+  std::vector<uint32_t> trained = {};  // the shard's blocks that are not frozen
+  bool has_seeds = true;               // the job began without a checkpoint
+  std::string whose = {};              // what a digest differs from, for people
+  // Bytes of records that may wait to be played. If more wait, the server must wait.
   uint64_t room_bytes = uint64_t{256} << 20;
   std::function<void()> on_room = [] {};
-  // What came cannot be played, or leads elsewhere; nothing is taken any more.
+  // A record cannot be played, or leads to another digest. Nothing is taken any more.
   std::function<void(const absl::Status&)> on_lost = [](const absl::Status&) {};
 };
 
 class BackupShard {
  public:
   BackupShard(BackupShardOptions options, EngineJob part);
-  ~BackupShard();  // what is not played yet is forgotten
+  ~BackupShard();  // forgets the records that wait
   BackupShard(const BackupShard&) = delete;
   BackupShard& operator=(const BackupShard&) = delete;
 
-  // Whether there is room for the next ones; if not, on_room follows once there is. Any
-  // record is taken. DataLoss when it is lost, FailedPrecondition once it is finished.
+  // Takes a record. Returns whether there is room for more; if not, on_room is called
+  // once there is. Fails with DataLoss after on_lost, and with FailedPrecondition after
+  // Finish.
   absl::StatusOr<bool> Take(std::vector<std::byte> record) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Plays what is there, and ends. DataLoss when it cannot.
+  // Plays all records that were taken, and ends. Fails with DataLoss if it cannot.
   struct Finished {
     EngineJob part = {};
-    uint64_t step = 0;  // that all trained blocks have reached; all ones when it has none
+    // The step that all trained blocks have reached. UINT64_MAX: there are no trained
+    // blocks.
+    uint64_t step = 0;
   };
   absl::StatusOr<Finished> Finish() ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -68,12 +71,13 @@ class BackupShard {
   }
 
   const BackupShardOptions options_;
-  EngineJob part_;  // of its thread, until that ended; as player_
+  // Used by the backup's thread until it has ended, as is player_.
+  EngineJob part_;
   RecordPlayer player_;
 
   absl::Mutex mutex_;
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;
-  bool owes_room_ ABSL_GUARDED_BY(mutex_) = false;  // on_room
+  bool owes_room_ ABSL_GUARDED_BY(mutex_) = false;  // on_room must be called
   uint64_t waiting_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   absl::Status status_ ABSL_GUARDED_BY(mutex_);
   std::deque<std::vector<std::byte>> waiting_ ABSL_GUARDED_BY(mutex_);

@@ -1,4 +1,4 @@
-// What a backup has played is what the server had, or nobody takes it.
+// Tests of BackupShard: what it has played is what the server had, or Finish fails.
 #include "server/service/backup_shard.h"
 
 #include <memory>
@@ -23,7 +23,7 @@ RigOptions Rig(Records records) {
           .records = records};
 }
 
-// A server's shard with its records, and the backup of it.
+// Has a server's shard with its records, and the backup of that shard.
 class BackupShardTest : public ::testing::Test {
  protected:
   BackupShardTest() {
@@ -97,7 +97,7 @@ TEST_F(BackupShardTest, TheLowestBlockIsWhereItEnds) {
   EXPECT_EQ(backup->Finish()->step, 1u);
 }
 
-// The record before it did not come, or the memory of one of them is broken.
+// One record of a block is missing, so the block's next record cannot be played.
 TEST_F(BackupShardTest, WhatLeadsElsewhereIsLost) {
   Step(0);
   Step(1);
@@ -125,7 +125,7 @@ TEST_F(BackupShardTest, SaysWhenThereIsRoomAgain) {
   room_.WaitForNotification();
 }
 
-// Its thread ends with it, whatever is still to be played.
+// The thread ends with the backup, even if records wait to be played.
 TEST_F(BackupShardTest, EndsWithRecordsLeft) {
   for (uint64_t step = 0; step < 20; ++step) Step(step);
   const auto backup = Backup();

@@ -1,15 +1,29 @@
 #include "server/service/checkpoint_convert.h"
 
+#include <cmath>
 #include <string>
 
 #include "server/service/job_convert.h"
 
 namespace syncline {
+namespace {
+
+// Durations that cannot be count as zero. The coordinator stores them as JSON, which has
+// no infinity.
+absl::Duration TookFrom(double seconds) {
+  if (!std::isfinite(seconds) || seconds < 0) return absl::ZeroDuration();
+  const absl::Duration took = absl::Seconds(seconds);
+  return took == absl::InfiniteDuration() ? absl::ZeroDuration() : took;
+}
+
+}  // namespace
+
 void ToProto(const CheckpointWritten& written, v1::CheckpointWritten& out) {
   out.set_job(written.job);
   out.set_step(written.step);
   out.set_code(static_cast<uint32_t>(written.status.code()));
-  out.set_message(std::string(written.status.message()));
+  const absl::string_view error = written.status.message();
+  out.set_message(SendableError({error.data(), error.size()}));
   for (const CheckpointFile& file : written.files) {
     v1::CheckpointFile& one = *out.add_files();
     one.set_name(file.name);
@@ -25,7 +39,7 @@ CheckpointWritten FromProto(const v1::CheckpointWritten& in) {
   CheckpointWritten written = {.job = in.job(),
                                .step = in.step(),
                                .training = FromProto(in.training()),
-                               .took = absl::Seconds(in.seconds())};
+                               .took = TookFrom(in.seconds())};
   if (in.code() != 0) written.status = ErrorOf(in.code(), in.message());
   for (const v1::CheckpointFile& file : in.files()) {
     written.files.push_back({.name = file.name(),

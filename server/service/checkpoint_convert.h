@@ -1,4 +1,4 @@
-// What is said of checkpoints, between its messages and the structs of the coordinator.
+// Converts messages about checkpoints to and from the structs of the coordinator.
 //
 // Thread safety: pure functions.
 #pragma once

@@ -7,7 +7,7 @@
 namespace syncline {
 namespace {
 
-// NFS keeps what it knows of a folder for up to a minute (acdirmax).
+// NFS caches the contents of a folder for up to a minute (acdirmax).
 constexpr int kLooks = 60;
 constexpr absl::Duration kBetweenLooks = absl::Seconds(1);
 
@@ -85,7 +85,7 @@ void CheckpointKeeper::CarryOut(const KeepCheckpoint& order) {
 absl::Status CheckpointKeeper::AwaitParts(const Manifest& manifest) {
   for (int look = 1;; ++look) {
     const absl::Status there = CheckParts(store_, manifest);
-    // A bucket that does not answer has been asked for minutes.
+    // If a bucket does not answer, its client has already tried for minutes.
     const bool may_come = !absl::IsUnavailable(there);
     if (there.ok() || !may_come || look == kLooks) return there;
     absl::MutexLock lock(&mutex_);

@@ -1,11 +1,11 @@
-// The thread on which the coordinator's service carries out what concerns checkpoints
-// (server/coordinator/checkpoint_orders.h): a disk that is slow, or does not answer at all,
-// holds up no job.
+// The thread that carries out the coordinator's orders about checkpoints
+// (server/coordinator/checkpoint_orders.h). A disk that is slow or does not answer
+// therefore delays no job.
 //
 //   CheckpointKeeper keeper(store, [&](CheckpointAnswer answer) { ... });
 //   keeper.Order(order);
 //
-// Thread safety: all methods from any thread but its own.
+// Thread safety: any thread except its own may call the methods.
 #pragma once
 
 #include <deque>
@@ -24,13 +24,13 @@ namespace syncline {
 
 class CheckpointKeeper {
  public:
-  // `store` outlives it. `done` is called on its thread.
+  // `store` must outlive the keeper. `done` is called on the keeper's thread.
   CheckpointKeeper(BlobStore& store, Logger log,
                    std::function<void(CheckpointAnswer)> done);
   ~CheckpointKeeper();  // stops
 
   void Order(CheckpointOrder order) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Finishes what was ordered.
+  // Finishes everything that was ordered.
   void Stop() ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
@@ -39,7 +39,8 @@ class CheckpointKeeper {
   void CarryOut(const KeepCheckpoint& order);
   void CarryOut(const DiscardCheckpoint& order);
   void CarryOut(const SettleCheckpoints& order) { done_(CheckpointsSettled{order.job}); }
-  // Looks again for a while: a network file system may show late what others wrote.
+  // Checks that the parts exist, and repeats that for a while: a network file system may
+  // show late what others wrote.
   absl::Status AwaitParts(const Manifest& manifest) ABSL_LOCKS_EXCLUDED(mutex_);
 
   BlobStore& store_;
@@ -48,7 +49,7 @@ class CheckpointKeeper {
 
   const SteadyClock clock_;
   absl::Mutex mutex_;
-  SteadyCondition changed_;  // stopping_
+  SteadyCondition changed_;  // signalled when stopping_ is set
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   std::deque<CheckpointOrder> orders_ ABSL_GUARDED_BY(mutex_);
 

@@ -19,7 +19,8 @@ using ::testing::HasSubstr;
 
 constexpr CheckpointName kName = {.run = 1, .step = 10};
 
-// A server says that it wrote ten bytes; the coordinator's directory has `there`.
+// Orders the keeper to complete a checkpoint for which a server reported a part of ten
+// bytes. In the store the part has `there` bytes; 0: it does not exist.
 absl::Status Keep(size_t there, BlobStore& store) {
   std::optional<absl::Status> kept;
   CheckpointKeeper keeper(store, Logger(), [&](const CheckpointAnswer& answer) {
@@ -36,7 +37,7 @@ absl::Status Keep(size_t there, BlobStore& store) {
   order.manifest.tensors = {{.name = "w", .shape = {1}}};
   order.manifest.files = {{.name = "weights", .bytes = 10}};
   keeper.Order(order);
-  keeper.Stop();  // ends the time in which a file may still appear
+  keeper.Stop();  // ends the wait for files that appear late
   return kept.value_or(absl::InternalError("no answer"));
 }
 

@@ -1,6 +1,6 @@
 // The tensors of a job, as its checkpoints name them.
 //
-// Thread safety: a pure function.
+// Thread safety: pure function.
 #pragma once
 
 #include <memory>
@@ -11,7 +11,7 @@
 
 namespace syncline {
 
-// An error where `spec` has settings that no optimizer takes.
+// Fails if no optimizer accepts the settings in `spec`.
 absl::StatusOr<std::shared_ptr<const CheckpointLayout>> LayoutOf(const JobSpec& spec);
 
 }  // namespace syncline

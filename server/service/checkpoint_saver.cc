@@ -4,11 +4,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "comm/base/status.h"
+#include "server/checkpoint/shared_part.h"
 
 namespace syncline {
 namespace {
 
-// What comes late is of one of so many steps.
+// Number of ended steps that are remembered, to ignore copies that come late.
 constexpr size_t kMaxEnded = 64;
 
 uint64_t BytesOf(const BlockSnapshot& saved) {
@@ -49,7 +50,7 @@ void CheckpointSaver::BeginLast(uint32_t id, uint64_t step) {
   job->second.ended.erase(step);
   auto& saves = job->second.saves;
   for (auto save = saves.upper_bound(step); save != saves.end();) {
-    // Its thread lets go of what it has begun.
+    // Makes the saver's thread close the files that it has begun.
     events_.push_back({.job = id, .step = save->first});
     save = saves.erase(save);
   }
@@ -59,11 +60,12 @@ void CheckpointSaver::Drop(uint32_t job) {
   absl::MutexLock lock(&mutex_);
   const auto found = jobs_.find(job);
   if (found == jobs_.end()) return;
-  // Its thread lets go of what it has begun.
+  // Makes the saver's thread close the files that it has begun.
   for (const auto& [step, save] : found->second.saves) {
     events_.push_back({.job = job, .step = step});
   }
   jobs_.erase(found);
+  events_.push_back({.job = job, .is_last = true});
 }
 
 void CheckpointSaver::DropAll() {
@@ -80,7 +82,7 @@ void CheckpointSaver::Limit(std::optional<uint64_t> bytes) {
   limit_ = bytes;
 }
 
-// ---- From the engines ----
+// ---- Called by the engines ----
 
 CheckpointSaver::Save* CheckpointSaver::FindSave(uint32_t job, uint64_t step) {
   const auto found = jobs_.find(job);
@@ -89,7 +91,8 @@ CheckpointSaver::Save* CheckpointSaver::FindSave(uint32_t job, uint64_t step) {
   return save == found->second.saves.end() ? nullptr : &save->second;
 }
 
-// And whether it is new; null when it is over. One version of a job is written at a time.
+// Returns the save of that step, and whether it is new. Null if it is over. Only one
+// version of a job is written at a time; a save that begins meanwhile fails.
 std::pair<CheckpointSaver::Save*, bool> CheckpointSaver::SaveOf(Job& job, uint64_t step) {
   if (job.ended.contains(step) || step > job.last) return {nullptr, false};
   const bool is_busy = !job.saves.empty();
@@ -102,7 +105,7 @@ std::pair<CheckpointSaver::Save*, bool> CheckpointSaver::SaveOf(Job& job, uint64
   }
   if (is_busy) {
     save.status = absl::UnavailableError(
-        absl::StrCat("that of step ", job.saves.begin()->first,
+        absl::StrCat("the checkpoint of step ", job.saves.begin()->first,
                      " is still being written; save less often, or to a faster disk"));
   }
   return {&save, true};
@@ -117,11 +120,10 @@ CheckpointSaver::Taken CheckpointSaver::Take(uint32_t id, uint32_t engine,
   if (save == nullptr) return {};
   const uint64_t bytes = BytesOf(*copied.saved);
   if (save->status.ok() && limit_ && held_ + bytes > *limit_) {
-    save->status = absl::ResourceExhaustedError(
-        absl::StrCat("copies of ", (held_ + bytes) >> 20,
-                     " MiB wait for the disk, and beside the jobs "
-                     "the server has ",
-                     *limit_ >> 20, " MiB; give it more --memory, or a faster disk"));
+    save->status = absl::ResourceExhaustedError(absl::StrCat(
+        "copies of ", (held_ + bytes) >> 20,
+        " MiB wait for the disk, but the server has only ", *limit_ >> 20,
+        " MiB for them beside its jobs; give it more --memory, or a faster disk"));
   }
   if (!save->status.ok()) return {.is_first = is_new};
   held_ += bytes;
@@ -154,7 +156,7 @@ void CheckpointSaver::Take(uint32_t id, uint32_t engine, const ShardCutDone& don
                      .training = done.training});
 }
 
-// ---- Its thread ----
+// ---- The saver's thread ----
 
 void CheckpointSaver::Run() {
   const auto has_work = [this]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
@@ -175,7 +177,7 @@ void CheckpointSaver::Run() {
                         .engine = event.engine,
                         .bytes = event.bytes,
                         .more = event.more};
-    event = Event();  // its memory is free before it counts as free
+    event = Event();  // frees its memory before it counts as free
     {
       absl::MutexLock lock(&mutex_);
       held_ -= done.bytes;
@@ -185,6 +187,10 @@ void CheckpointSaver::Run() {
 }
 
 void CheckpointSaver::Handle(const Event& event) {
+  if (event.is_last) {
+    std::erase_if(unshared_, [&](const auto& part) { return part.first == event.job; });
+    return;
+  }
   bool is_wanted = false;
   {
     absl::MutexLock lock(&mutex_);
@@ -206,27 +212,46 @@ void CheckpointSaver::Handle(const Event& event) {
   if (event.saved == nullptr) Finish(event, std::move(files));
 }
 
+absl::StatusOr<std::unique_ptr<PartWriter>> CheckpointSaver::Open(
+    const Event& event) const {
+  const SavedJob& job = *event.about;
+  PartWriter::Options options = {.job = job.name,
+                                 .name = {.run = job.run, .step = event.step},
+                                 .shard = job.first_shard + event.engine,
+                                 .layout = job.layout,
+                                 .blocks = job.blocks[event.engine]};
+  const std::set<std::string> frozen = options.FrozenKeys();
+  if (!frozen.empty() && !unshared_.contains({event.job, event.engine})) {
+    options.frozen = FindSharedPart(*options_.store, {.job = job.name,
+                                                      .run = job.run,
+                                                      .resumed_from = job.resumed_from,
+                                                      .shard = options.shard,
+                                                      .keys = frozen});
+  }
+  return PartWriter::Create(*options_.store, std::move(options));
+}
+
 absl::Status CheckpointSaver::Write(const Event& event,
                                     std::vector<CheckpointFile>& files) {
   const SavedJob& job = *event.about;
   const PartId id = {{event.job, event.step}, event.engine};
   if (parts_.count(id) == 0 && !job.blocks[event.engine].empty()) {
-    const CheckpointName name = {.run = job.run, .step = event.step};
-    SYNCLINE_ASSIGN_OR_RETURN(
-        parts_[id],
-        PartWriter::Create(*options_.store, {.folder = FolderOf(job.name, name),
-                                             .shard = job.first_shard + event.engine,
-                                             .layout = job.layout,
-                                             .blocks = job.blocks[event.engine]}));
+    SYNCLINE_ASSIGN_OR_RETURN(parts_[id], Open(event));
   }
-  if (event.saved != nullptr) return parts_.at(id)->Add(event.block, *event.saved);
+  if (event.saved != nullptr) {
+    const absl::Status added = parts_.at(id)->Add(event.block, *event.saved);
+    // The next part therefore has all blocks itself, and later parts share those.
+    if (absl::IsDataLoss(added)) unshared_.insert({event.job, event.engine});
+    return added;
+  }
   if (job.blocks[event.engine].empty()) return absl::OkStatus();
   const auto part = parts_.extract(id);
   SYNCLINE_ASSIGN_OR_RETURN(files, part.mapped()->Finish(*event.rest));
+  unshared_.erase({event.job, event.engine});
   return absl::OkStatus();
 }
 
-// An engine has finished; the last one ends the save.
+// Notes that an engine has finished. The last one ends the save.
 void CheckpointSaver::Finish(const Event& event, std::vector<CheckpointFile> files) {
   CheckpointWritten written = {.job = event.job, .step = event.step};
   {
@@ -246,10 +271,11 @@ void CheckpointSaver::Finish(const Event& event, std::vector<CheckpointFile> fil
     if (job.ended.size() > kMaxEnded) job.ended.erase(job.ended.begin());
   }
   if (!written.status.ok()) {
-    options_.log.Warning("a checkpoint failed; the job goes on, and earlier ones stay",
-                         {{"job", event.job},
-                          {"step", event.step},
-                          {"error", std::string(written.status.message())}});
+    options_.log.Warning(
+        "a checkpoint failed; the job goes on, and earlier ones are kept",
+        {{"job", event.job},
+         {"step", event.step},
+         {"error", std::string(written.status.message())}});
   }
   options_.written(std::move(written));
 }

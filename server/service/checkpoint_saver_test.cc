@@ -1,4 +1,4 @@
-// What a server does with the copies that its engines make.
+// Tests of CheckpointSaver: what a server does with the copies that its engines make.
 #include "server/service/checkpoint_saver.h"
 
 #include <memory>
@@ -19,7 +19,7 @@ using ::testing::HasSubstr;
 
 constexpr uint32_t kElements = 300;
 
-// A disk that does not answer until it is told to.
+// A store that does not answer until the test says so.
 class SlowStore final : public BlobStore {
  public:
   explicit SlowStore(BlobStore& store) : store_(store) {}
@@ -66,7 +66,7 @@ class CheckpointSaverTest : public ::testing::Test {
                                                   absl::MutexLock lock(&mutex_);
                                                   ++nexts_;
                                                 }});
-    // Engine 1 has nothing of it.
+    // Engine 1 has no blocks of the job.
     saver_->Begin({.job = 7,
                    .name = "job",
                    .run = 1,
@@ -124,7 +124,7 @@ TEST_F(CheckpointSaverTest, OneThatComesWhileTheLastIsWrittenFailsAlone) {
   EXPECT_TRUE(written[0].status.ok()) << written[0].status;
   EXPECT_EQ(written[1].step, 20);
   EXPECT_THAT(std::string(written[1].status.message()),
-              HasSubstr("that of step 10 is still being written"));
+              HasSubstr("the checkpoint of step 10 is still being written"));
   EXPECT_TRUE(files_->List("job/run1-step20")->empty());
   Cut(30);
   EXPECT_TRUE(AwaitWritten(3)[2].status.ok());
@@ -156,7 +156,7 @@ TEST_F(CheckpointSaverTest, OneThatAnEngineIsPastFailsAndNoneIsOpenAfterwards) {
   saver_->Take(7, 0, ShardCutDone{.step = 10});
   EXPECT_THAT(std::string(AwaitWritten(1)[0].status.message()),
               HasSubstr("ordered too late"));
-  saver_->Take(7, 1, Done(10));  // comes late: it opens nothing
+  saver_->Take(7, 1, Done(10));  // comes late: it begins no new save
   Cut(20);
   EXPECT_TRUE(AwaitWritten(2)[1].status.ok()) << AwaitWritten(2)[1].status;
 }

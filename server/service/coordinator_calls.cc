@@ -1,7 +1,8 @@
-// What the coordinator answers to single calls: status, changes of jobs, checkpoints,
-// servers that are to end.
+// The single calls to the coordinator: status, changes of jobs, checkpoints, ends of
+// servers.
 #include <algorithm>
 #include <functional>
+#include <optional>
 #include <set>
 #include <string>
 #include <string_view>
@@ -18,7 +19,18 @@
 namespace syncline {
 namespace {
 
-// Workers see their own job, and no servers.
+// Returns who calls, if the gate admits them. Otherwise finishes the call with the refusal.
+// A context has its reactor once, so the caller passes it on.
+std::optional<Peer> Admitted(Gate& gate, grpc::CallbackServerContext& context,
+                             grpc::ServerUnaryReactor& reactor, Action action,
+                             const std::string& job) {
+  absl::StatusOr<Peer> peer = gate.AdmitCall(context, action, job);
+  if (peer.ok()) return *std::move(peer);
+  reactor.Finish(ToGrpcStatus(peer.status()));
+  return std::nullopt;
+}
+
+// Workers may see their own job only, and no servers.
 void ShowOnly(const Identity& who, v1::StatusReply& reply) {
   if (who.role != Role::kWorker) return;
   reply.clear_servers();
@@ -43,7 +55,7 @@ void ShowOnly(const Identity& who, v1::EventsReply& reply) {
   Keep([&](const v1::Event& event) { return event.job_name() == who.job; }, reply);
 }
 
-// Of the last job of that name. An empty one chooses nothing.
+// Keeps only the events of the last job of that name. An empty name keeps all events.
 absl::Status ChooseJob(const std::string& name, v1::EventsReply& reply) {
   if (name.empty()) return absl::OkStatus();
   uint32_t last = 0;
@@ -96,12 +108,9 @@ grpc::ServerUnaryReactor* CoordinatorService::UpdateJob(
     grpc::CallbackServerContext* context, const v1::UpdateJobRequest* request,
     v1::UpdateJobReply* reply) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  const absl::StatusOr<Peer> peer =
-      gate_->AdmitCall(*context, Action::kUpdateJob, request->job());
-  if (!peer.ok()) {
-    reactor->Finish(ToGrpcStatus(peer.status()));
-    return reactor;
-  }
+  const std::optional<Peer> peer =
+      Admitted(*gate_, *context, *reactor, Action::kUpdateJob, request->job());
+  if (!peer) return reactor;
   Item item = {.input = FromProto(*request)};
   item.answer = [=, this, who = *peer](const CallAnswer& answer,
                                        const std::string& change) {
@@ -118,12 +127,9 @@ grpc::ServerUnaryReactor* CoordinatorService::CreateCheckpoint(
     grpc::CallbackServerContext* context, const v1::CreateCheckpointRequest* request,
     v1::CreateCheckpointReply* reply) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  const absl::StatusOr<Peer> peer =
-      gate_->AdmitCall(*context, Action::kUpdateJob, request->job());
-  if (!peer.ok()) {
-    reactor->Finish(ToGrpcStatus(peer.status()));
-    return reactor;
-  }
+  const std::optional<Peer> peer =
+      Admitted(*gate_, *context, *reactor, Action::kUpdateJob, request->job());
+  if (!peer) return reactor;
   Item item = {.input = syncline::CreateCheckpoint{request->job()}};
   item.answer = [=, this, who = *peer](const CallAnswer& answer, const std::string&) {
     gate_->Updated(who, request->job(), answer, "a checkpoint, now");
@@ -138,11 +144,9 @@ grpc::ServerUnaryReactor* CoordinatorService::DrainServer(
     grpc::CallbackServerContext* context, const v1::DrainServerRequest* request,
     v1::DrainServerReply* reply) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  const absl::StatusOr<Peer> peer = gate_->AdmitCall(*context, Action::kDrainServer, "");
-  if (!peer.ok()) {
-    reactor->Finish(ToGrpcStatus(peer.status()));
-    return reactor;
-  }
+  const std::optional<Peer> peer =
+      Admitted(*gate_, *context, *reactor, Action::kDrainServer, "");
+  if (!peer) return reactor;
   Item item = {.input = syncline::DrainServer{request->server(), request->force()}};
   item.answer = [=, this, who = *peer](const CallAnswer& answer, const std::string&) {
     gate_->Drained(who, request->server(), request->force(), answer);
@@ -187,11 +191,9 @@ grpc::ServerUnaryReactor* CoordinatorService::TakeReport(
     grpc::CallbackServerContext* context, const std::string& job, CoordinatorInput report,
     const std::string& change) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  const absl::StatusOr<Peer> peer = gate_->AdmitCall(*context, Action::kReportExit, job);
-  if (!peer.ok()) {
-    reactor->Finish(ToGrpcStatus(peer.status()));
-    return reactor;
-  }
+  const std::optional<Peer> peer =
+      Admitted(*gate_, *context, *reactor, Action::kReportExit, job);
+  if (!peer) return reactor;
   if (auto* const stop = std::get_if<LauncherStop>(&report)) {
     stop->of_this_job_alone = peer->identity && peer->identity->role == Role::kWorker;
   }

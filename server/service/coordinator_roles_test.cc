@@ -1,4 +1,4 @@
-// The coordinator over TLS: what each certificate may do.
+// Tests of the coordinator over TLS: what each certificate permits.
 #include <functional>
 #include <memory>
 #include <optional>
@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
+#include "comm/base/eventually.h"
 #include "comm/base/failure.h"
 #include "comm/rpc/announcement.h"
 #include "comm/rpc/attach_stream.h"
@@ -33,7 +34,7 @@ using ::testing::HasSubstr;
 
 constexpr absl::Duration kPatience = absl::Seconds(60);
 
-// A stream with one hello, until the coordinator answers or ends it.
+// A stream with one hello, until the coordinator answers it or ends the stream.
 class Attempt {
  public:
   Attempt(const std::string& address, const TlsOptions& tls,
@@ -57,7 +58,7 @@ class Attempt {
     }
   }
 
-  // OK when it was taken in.
+  // Returns OK if the hello was accepted.
   absl::Status Outcome() {
     if (!decided_.WaitForNotificationWithTimeout(kPatience)) {
       return absl::DeadlineExceededError("no answer");
@@ -85,7 +86,7 @@ class Attempt {
   absl::Status outcome_;
   absl::Notification ended_;
   absl::Status end_;
-  std::unique_ptr<AttachStream> stream_;  // last: it calls back
+  std::unique_ptr<AttachStream> stream_;  // last: it calls this object
 };
 
 v1::MemberMessage ServerHelloMessage() {
@@ -149,7 +150,7 @@ class CoordinatorRoles : public testing::Test {
 
   TlsOptions Files(const std::string& who) const {
     TlsOptions tls = files_.Identity(who);
-    // Otherwise it would not even speak to a coordinator of this cluster.
+    // Otherwise the peer would refuse to speak to this coordinator.
     if (who == "elsewhere") tls.identities_file = files_.Path("tricks");
     return tls;
   }
@@ -220,7 +221,8 @@ class CoordinatorRoles : public testing::Test {
     return absl::IsPermissionDenied(status) && FailureOf(status) == Failure::kUsage;
   }
 
-  // A member that is in says so at least once in a while, and is looked at each time.
+  // Returns how the stream of an admitted member ends. It sends heartbeats, because the
+  // coordinator checks the certificate with each message.
   static absl::Status EndOf(Attempt& attempt) {
     for (int i = 0; i < 3000 && !attempt.HasEnded(); ++i) {
       v1::MemberMessage beat;
@@ -230,7 +232,7 @@ class CoordinatorRoles : public testing::Test {
     }
     return attempt.End();
   }
-  // "…{door="control",reason="REASON"}": how often.
+  // Returns the counter "…{door="control",reason="REASON"}", or -1 if there is none.
   double Refused(const std::string& reason) {
     for (const auto& family : registry_.Collect()) {
       for (const auto& metric : family.metric) {
@@ -249,7 +251,7 @@ class CoordinatorRoles : public testing::Test {
   MemoryStore store_;
   std::unique_ptr<CoordinatorService> service_;
   RunningServer running_;
-  v1::DrainServerReply drained_;  // the last one
+  v1::DrainServerReply drained_;  // the reply to the last call
 };
 
 TEST_F(CoordinatorRoles, OnlyServersAttachAsServers) {
@@ -275,7 +277,7 @@ TEST_F(CoordinatorRoles, OnlyWorkersOfAJobAttachAsItsWorkers) {
   }
 }
 
-// The job that counts is the one in the declaration, and it must be the announced one.
+// The declaration must be for the job that the hello announced.
 TEST_F(CoordinatorRoles, AWorkerCannotDeclareTheJobOfAnother) {
   const Announcement other = WorkerOf("b");
   v1::MemberMessage hello = other.hello;
@@ -310,16 +312,11 @@ TEST_F(CoordinatorRoles, AWorkerSeesItsOwnJobOnly) {
   Attempt attempt(running_.address, files_.Identity("worker-a"), worker.hello);
   ASSERT_EQ(attempt.Outcome(), absl::OkStatus());
   attempt.Say(worker.declaration);
-  const SteadyClock clock;
-  while (service_->View().jobs.empty() && clock.Now() < kPatience) {
-    absl::SleepFor(absl::Milliseconds(5));
-  }
+  ASSERT_TRUE(Eventually([&] { return !service_->View().jobs.empty(); }));
   EXPECT_EQ(Status("worker-a")->jobs_size(), 1);
   EXPECT_EQ(Status("worker-b")->jobs_size(), 0);
   EXPECT_EQ(Status("reader")->jobs_size(), 1);
-  while (Events("worker-a")->events().empty() && clock.Now() < kPatience) {
-    absl::SleepFor(absl::Milliseconds(5));
-  }
+  ASSERT_TRUE(Eventually([&] { return !Events("worker-a")->events().empty(); }));
   const auto own = Events("worker-a");
   ASSERT_EQ(own->events_size(), 1);
   EXPECT_EQ(own->events(0).job_name(), "a");
@@ -378,7 +375,7 @@ TEST_F(CoordinatorRoles, WhoseCertificateIsRevokedIsOut) {
   EXPECT_TRUE(Status("worker-b").ok()) << "of the same CA";
 }
 
-// It is a break, not the end of the member: it may have a certificate of the new one.
+// The end is not final, because the member may have a certificate of the new authority.
 TEST_F(CoordinatorRoles, WhoseAuthorityIsGoneIsCutOffAndTheOthersStay) {
   Stop();
   files_.MakeCa("other");
@@ -412,7 +409,7 @@ TEST_F(CoordinatorRoles, WhoseAuthorityIsGoneIsCutOffAndTheOthersStay) {
   EXPECT_EQ(Attach("worker-a", WorkerOf("a").hello), absl::OkStatus());
 }
 
-// A stream that says nothing counts as well.
+// Streams on which nothing is said count too.
 TEST_F(CoordinatorRoles, OneCertificateHasSoManyStreamsAndLeavesOthersTheirs) {
   Stop();
   streams_per_certificate_ = 3;
@@ -431,11 +428,8 @@ TEST_F(CoordinatorRoles, OneCertificateHasSoManyStreamsAndLeavesOthersTheirs) {
   EXPECT_EQ(Attach("worker-b", WorkerOf("b").hello), absl::OkStatus());
   EXPECT_EQ(Attach("server", ServerHelloMessage()), absl::OkStatus());
   thefts.pop_back();
-  const SteadyClock clock;
-  while (!Attach("worker-a", WorkerOf("a").hello).ok() && clock.Now() < kPatience) {
-    absl::SleepFor(absl::Milliseconds(5));
-  }
-  EXPECT_LT(clock.Now(), kPatience) << "an ended stream still counts";
+  EXPECT_TRUE(Eventually([&] { return Attach("worker-a", WorkerOf("a").hello).ok(); }))
+      << "an ended stream still counts";
 }
 
 TEST_F(CoordinatorRoles, AListGivesRolesToCertificatesOfOtherMakers) {

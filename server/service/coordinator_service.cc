@@ -17,11 +17,11 @@
 namespace syncline {
 namespace {
 
-// What may wait for the machine. A server says one message for each block of a step, and
-// the machine may have to wait for the disk meanwhile.
+// Limits of what one member may have waiting for the machine. A server sends one message
+// for each block of a step, and meanwhile the machine may be waiting for the disk.
 constexpr size_t kMaxItemsOfMember = size_t{1} << 18;
-constexpr size_t kMaxBytesOfMember = size_t{128} << 20;  // a message has 64 MiB at most
-// Once all members together have more waiting, nobody may have more than the second.
+constexpr size_t kMaxBytesOfMember = size_t{128} << 20;  // the largest message has 64 MiB
+// If the inputs of all members exceed the first limit, no member may exceed the second.
 constexpr size_t kMaxInboxBytes = size_t{1} << 30;
 constexpr size_t kShareOfFullInboxBytes = size_t{1} << 20;
 constexpr size_t kEventsInStatus = 10;  // of each job
@@ -34,7 +34,7 @@ PatientClock::Options PatienceOfCoordinator(const Timeouts& timeouts) {
           .settle = timeouts.connect_timeout};
 }
 
-// One Attach stream. Deletes itself when gRPC is done with it.
+// One Attach stream. Deletes itself when gRPC has finished with it.
 class CoordinatorService::MemberStream final
     : public grpc::ServerBidiReactor<v1::MemberMessage, v1::CoordinatorMessage>,
       public LinkStream {
@@ -50,8 +50,8 @@ class CoordinatorService::MemberStream final
     return peer_.identity ? Describe(*peer_.identity) : "";
   }
 
-  // What waits here is bounded by what the link keeps, but for answers to heartbeats: the
-  // latest says it all.
+  // The link limits the messages that wait here. The exception are answers to heartbeats,
+  // of which only the latest is kept.
   void Send(std::shared_ptr<const v1::CoordinatorMessage> message) override
       ABSL_LOCKS_EXCLUDED(mutex_) {
     absl::MutexLock lock(&mutex_);
@@ -95,7 +95,8 @@ class CoordinatorService::MemberStream final
     service_.Gone(this);
     service_.gate_->StreamEnded(peer_);
     {
-      absl::MutexLock lock(&mutex_);  // whoever called Finish has let go of this stream
+      // Waits until the caller of Finish has released the mutex.
+      absl::MutexLock lock(&mutex_);
     }
     delete this;
   }
@@ -105,7 +106,8 @@ class CoordinatorService::MemberStream final
     return message.body_case() == v1::CoordinatorMessage::BODY_NOT_SET;
   }
 
-  // By which members compare their clocks with this one (comm/base/clock_offset.h).
+  // Returns a copy of the answer with the present time. Members compare their clocks with
+  // it (comm/base/clock_offset.h).
   std::shared_ptr<const v1::CoordinatorMessage> WithTime(
       const v1::CoordinatorMessage& message) const {
     auto answer = std::make_shared<v1::CoordinatorMessage>(message);
@@ -125,7 +127,7 @@ class CoordinatorService::MemberStream final
   grpc::Status final_status_ ABSL_GUARDED_BY(mutex_);
 };
 
-// A stream of a peer that has no role here.
+// The stream of a peer that was not admitted.
 class CoordinatorService::RefusedStream final
     : public grpc::ServerBidiReactor<v1::MemberMessage, v1::CoordinatorMessage> {
  public:
@@ -181,13 +183,14 @@ void CoordinatorService::Stop() {
   StopWith(Farewell("the coordinator is shutting down"));
 }
 
-// Without a Failure it is a break, after which members dial again.
+// Returns the status with which streams end. Without a Failure members treat it as a
+// broken stream, and connect again.
 absl::Status CoordinatorService::Farewell(const char* why) const {
   const absl::Status stops = absl::UnavailableError(why);
   return options_.comes_back ? stops : WithFailure(stops, Failure::kRetryable);
 }
 
-// ---- From gRPC's threads, with coordinator_calls.cc ----
+// ---- Called on gRPC's threads, as coordinator_calls.cc is ----
 
 grpc::ServerBidiReactor<v1::MemberMessage, v1::CoordinatorMessage>*
 CoordinatorService::Attach(grpc::CallbackServerContext* context) {
@@ -231,7 +234,7 @@ void CoordinatorService::Register(MemberStream* stream) {
   }
 }
 
-// When nothing more can be read, and again when the stream goes.
+// Called when nothing more can be read, and again when the stream is destroyed.
 void CoordinatorService::Gone(MemberStream* stream) {
   absl::MutexLock lock(&mutex_);
   const ConnectionId connection = links_.Ended(stream);
@@ -240,7 +243,7 @@ void CoordinatorService::Gone(MemberStream* stream) {
 
 void CoordinatorService::Receive(MemberStream* stream, const v1::MemberMessage& message) {
   if (!StillLeads()) return;  // the stream is closed
-  // Before a link is made of it.
+  // The body is checked before the message can make a link.
   absl::StatusOr<MemberBody> body = Disconnected{};
   const bool has_body = message.body_case() != v1::MemberMessage::BODY_NOT_SET &&
                         !message.has_resume() && !message.has_trace_part();
@@ -278,7 +281,7 @@ void CoordinatorService::Receive(MemberStream* stream, const v1::MemberMessage& 
   stream->Close(refused);
 }
 
-// Of heartbeats the latest counts. Whatever else a member says waits for the machine.
+// Keeps only the latest heartbeat of a member. Its other messages wait for the machine.
 void CoordinatorService::Note(ConnectionId connection, MemberBody body, size_t bytes) {
   if (auto* beat = std::get_if<Heartbeat>(&body)) {
     beats_[connection] = std::move(*beat);
@@ -299,7 +302,7 @@ void CoordinatorService::Note(ConnectionId connection, MemberBody body, size_t b
                  PatientNow());
     return PostDisconnected(connection);
   }
-  // What it said of its progress before a message that may be its last one.
+  // The heartbeat came before this message, which may be the member's last one.
   if (auto beat = beats_.extract(connection)) {
     Post({.input = FromMember{connection, std::move(beat.mapped())}});
   }
@@ -311,7 +314,7 @@ void CoordinatorService::Note(ConnectionId connection, MemberBody body, size_t b
         .bytes = bytes});
 }
 
-// What it said last is older than that.
+// Heartbeats that still wait are older than the loss of the link, and are dropped.
 void CoordinatorService::PostDisconnected(ConnectionId connection) {
   beats_.erase(connection);
   Post({.input = FromMember{connection, Disconnected{}}});
@@ -349,7 +352,7 @@ void CoordinatorService::Run() {
   }
 }
 
-// What the machine waits for may come before the next tick.
+// Returns when the machine next has something to do, which may be before the next tick.
 absl::Duration CoordinatorService::WakeAt() {
   absl::Duration wake_at;
   {
@@ -361,9 +364,9 @@ absl::Duration CoordinatorService::WakeAt() {
   return clock_.Now() + (wake_at - PatientNow());
 }
 
-// Messages go first, so that no heartbeat overtakes what its member said before it. But
-// each tick begins with the heartbeats: anyone who was heard meanwhile was not silent.
-// Nothing when it stops.
+// Waits for work. Returns nothing when the service stops. Messages go before heartbeats,
+// so that no heartbeat overtakes an earlier message of its member. But each tick begins
+// with the heartbeats, so that a member heard in the meantime does not count as silent.
 std::optional<CoordinatorService::Work> CoordinatorService::WaitForWork(
     absl::Duration next_tick) {
   absl::MutexLock lock(&mutex_);
@@ -413,7 +416,7 @@ void CoordinatorService::Handle(Item& item) {
   if (item.answer) item.answer(answer, change);
 }
 
-// What was carried out.
+// Returns the outputs that were carried out.
 CoordinatorOutputs CoordinatorService::Apply(const CoordinatorInput& input) {
   if (!StillLeads()) return {};
   absl::Duration now;
@@ -428,7 +431,7 @@ CoordinatorOutputs CoordinatorService::Apply(const CoordinatorInput& input) {
     outputs = coordinator_.Apply(input, now);
   }
   for (size_t i = 0; i < outputs.size(); ++i) {
-    // Whatever took long, a disk or a pause, may have taken the lead.
+    // A slow disk or a pause of the process may have cost the lead in the meantime.
     if (StillLeads() && Perform(outputs[i])) continue;
     outputs.resize(i);
     break;
@@ -438,10 +441,10 @@ CoordinatorOutputs CoordinatorService::Apply(const CoordinatorInput& input) {
   return outputs;
 }
 
-// A member that does not read what it is told counts as gone.
+// Treats members that do not read their messages as gone.
 void CoordinatorService::CloseUnread() {
   for (const auto& [connection, status] : std::exchange(unread_, {})) {
-    options_.log.Warning("a member does not read",
+    options_.log.Warning("a member does not read its messages",
                          {{"reason", std::string(status.message())}});
     {
       absl::MutexLock lock(&mutex_);
@@ -451,7 +454,6 @@ void CoordinatorService::CloseUnread() {
   }
 }
 
-// False when the rest must not be done.
 void CoordinatorService::Log(const LogReason& reason, Logger::Fields fields) const {
   switch (reason.level) {
     case LogReason::Level::kInfo:
@@ -463,6 +465,7 @@ void CoordinatorService::Log(const LogReason& reason, Logger::Fields fields) con
   }
 }
 
+// Carries out one output. Returns false if the following outputs must not be carried out.
 bool CoordinatorService::Perform(const CoordinatorOutput& output) {
   if (const auto* message = std::get_if<ToMember>(&output)) {
     v1::CoordinatorMessage converted = ToProto(message->body, shared_);

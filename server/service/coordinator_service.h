@@ -1,20 +1,19 @@
-// The shell around the coordinator: gRPC streams in, state machine, gRPC streams and disk
-// out.
+// The shell around the coordinator's state machine. It receives on gRPC streams, sends on
+// gRPC streams, and stores on disk.
 //
-// One thread owns the machine: it applies what members say, in the order in which it came,
-// and carries out what follows: stores, converts, sends, logs. State is on disk before
-// anything that depends on it is sent. When it cannot be stored, the coordinator says so
-// and stops deciding (`on_fatal` in the options), since an epoch that may be forgotten
-// must not be handed out.
+// The machine's thread applies inputs in order of arrival and carries out the outputs: it
+// stores, converts, sends and logs. State is on disk before anything that depends on it
+// is sent. If it cannot be stored, the coordinator stops (`on_fatal` in the options),
+// since it must not hand out an epoch that may be forgotten.
 //
-// gRPC's threads are few (two on small hosts) and never wait for that thread: they answer
-// heartbeats, keep the latest of each member, and put everything else into the inbox. Each
-// tick begins with the heartbeats. So whatever holds the machine up, a slow disk or a job
-// with a million tensors, makes nobody look silent, neither members nor the coordinator.
+// gRPC has few threads (two on small hosts). They never wait for the machine's thread:
+// they answer heartbeats, keep the latest one of each member, and put everything else
+// into the inbox. Each tick starts with the heartbeats. So a slow disk or a job with a
+// million tensors makes neither members nor the coordinator look silent.
 //
-// Streams come and go, links stay (server/service/link_table.h). The time that the state
-// machine is told stands still while this process did not run, so that nobody is dropped
-// for what could not be heard.
+// A link outlives its streams (server/service/link_table.h). The state machine's time
+// stands still while this process does not run, so that no member is dropped for
+// heartbeats that could not be received.
 //
 //   auto service = *CoordinatorService::Create({.store = *store, .log = log});
 //   ServerOptions options{.services = {service.get()}};
@@ -23,7 +22,7 @@
 //   service->Stop();
 //   running.Shutdown(absl::Seconds(1));
 //
-// Thread safety: all public methods may be called from any thread.
+// Thread safety: any thread may call the public methods.
 #pragma once
 
 #include <cstdint>
@@ -63,39 +62,43 @@ namespace syncline {
 
 struct CoordinatorServiceOptions {
   CoordinatorOptions coordinator = {};
-  StateStore* store = nullptr;  // outlives the service
-  // Whether members wait for it when it is away, and jobs go on when it is started again
-  // with this store. Not where its servers are part of the same process.
+  StateStore* store = nullptr;  // must outlive the service
+  // Whether members wait while the coordinator is away, and jobs continue when it is
+  // restarted with this store. False if its servers are part of the same process.
   bool comes_back = false;
-  // Where checkpoints are, or null: nothing is saved. Outlives the service.
+  // The store of checkpoints; null: nothing is saved. Must outlive the service.
   BlobStore* checkpoints = nullptr;
-  // What the gRPC server has: with TLS, roles decide who may do what (comm/rpc/roles.h).
+  // TLS settings of the gRPC server. With TLS, roles decide which calls a peer may make
+  // (comm/rpc/roles.h).
   TlsOptions tls = {};
-  // Whose certificates are worth nothing any more (server/service/gate.h); empty: nobody's.
+  // File that lists revoked certificates (server/service/gate.h). Empty: none are
+  // revoked.
   std::string revoked_file = {};
   size_t streams_per_certificate = kMaxWorkers;  // server/service/gate.h
-  // Without TLS: who is who on this host.
+  // Without TLS: the users of this host that may connect.
   LocalUsers users = LocalUsers::OfThisProcess();
   Logger log = {};
   Logger audit = {};                  // server/service/gate.h
-  ControlMetrics* metrics = nullptr;  // outlives the service, or none
-  // Whether it still leads, where it is one of several (server/etcd/leadership.h). Once it
-  // says no, nothing more is applied, stored or said; StepDown says that it changed.
+  ControlMetrics* metrics = nullptr;  // null: none; must outlive the service
+  // For one of several coordinators: returns whether it still leads
+  // (server/etcd/leadership.h). Once it returns false, nothing is applied, stored or sent
+  // any more. Call StepDown when that happens.
   std::function<bool()> leads = nullptr;
-  // Called once, when the state could not be stored, or it leads no more; the process
-  // should end with this error.
+  // Called once, if the state could not be stored or the coordinator no longer leads. The
+  // process should end with this error.
   std::function<void(const absl::Status&)> on_fatal = [](const absl::Status&) {};
 };
 
-// How the coordinator counts silence. It asks for the time with every tick, two to a
-// heartbeat; a pause of its own ends nobody: members may have given up the streams that
-// it finds after it, and need one more attempt before their grace counts.
+// Returns how the coordinator measures the silence of members. It reads the time with
+// every tick, twice in a heartbeat interval. A pause of its own process does not count.
+// After such a pause members may have given up their streams. They need one more attempt
+// to connect before their grace period counts.
 PatientClock::Options PatienceOfCoordinator(const Timeouts& timeouts);
 
 class CoordinatorService final : public v1::Coordinator::CallbackService {
  public:
-  // Goes on from the stored state. Failure::kStateUnusable when that cannot be read,
-  // Failure::kUsage for TLS files that are not a coordinator's.
+  // Continues from the stored state. Fails with Failure::kStateUnusable if the state
+  // cannot be read, and with Failure::kUsage if the TLS files are not a coordinator's.
   static absl::StatusOr<std::unique_ptr<CoordinatorService>> Create(
       CoordinatorServiceOptions options);
   ~CoordinatorService() override;
@@ -136,19 +139,20 @@ class CoordinatorService final : public v1::Coordinator::CallbackService {
                                    v1::EventsReply* reply) override;
 
   CoordinatorView View() ABSL_LOCKS_EXCLUDED(mutex_);
-  // Where its gRPC server listens, once that is known (server/service/gate.h).
+  // Sets the address of its gRPC server, once it is known (server/service/gate.h).
   void ServesAt(const std::string& address, std::shared_ptr<FrontDoor> door = nullptr) {
     gate_->ServesAt(address, std::move(door));
   }
   v1::StatusReply StatusNow() ABSL_LOCKS_EXCLUDED(mutex_);
-  // Of all jobs, oldest first.
+  // Returns the events of all jobs, oldest first.
   v1::EventsReply EventsNow() const;
 
-  // It does not lead any more: members are sent to whoever does, and on_fatal is called.
+  // Ends all streams, so that members connect to the new leader, and calls on_fatal. Call
+  // it when another coordinator leads.
   void StepDown(const absl::Status& why) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Ends all streams; members take it for a lost coordinator. Call before the gRPC server
-  // is shut down.
+  // Ends all streams, which members treat as the loss of the coordinator. Call it before
+  // the gRPC server is shut down.
   void Stop() ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
@@ -157,18 +161,18 @@ class CoordinatorService final : public v1::Coordinator::CallbackService {
 
   CoordinatorService(CoordinatorServiceOptions options, std::unique_ptr<Gate> gate);
 
-  // Something for the machine.
+  // An input that waits for the machine's thread.
   struct Item {
     CoordinatorInput input;
-    // Of what a caller asked for: called once, also when it is not applied any more.
-    // `change` says what was, and what is.
+    // For calls only. Called exactly once, even if the input is not applied any more.
+    // `change` describes the settings before and after.
     std::function<void(const CallAnswer&, const std::string& change)> answer = nullptr;
-    // Whose backlog it is part of; 0 for nobody's.
+    // The member to whose backlog the input belongs. 0: none.
     ConnectionId connection = 0;
     size_t bytes = 0;
   };
   static constexpr size_t kMaxInboxItems = size_t{1} << 22;
-  // What waits of one member.
+  // Number and size of one member's inputs that wait.
   struct Backlog {
     size_t items = 0;
     size_t bytes = 0;
@@ -184,7 +188,7 @@ class CoordinatorService final : public v1::Coordinator::CallbackService {
 
   static CallAnswer NotApplied();
 
-  // From gRPC's threads, and the preparer's.
+  // Called on gRPC's threads, and on those of the preparer and the keeper.
   void Register(MemberStream* stream) ABSL_LOCKS_EXCLUDED(mutex_);
   void Receive(MemberStream* stream, const v1::MemberMessage& message)
       ABSL_LOCKS_EXCLUDED(mutex_);
@@ -195,9 +199,10 @@ class CoordinatorService final : public v1::Coordinator::CallbackService {
   void Post(Item item) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void OnPrepared(Prepared prepared) ABSL_LOCKS_EXCLUDED(mutex_);
   void OnCheckpoint(CheckpointAnswer answer) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Posts what a caller asked for, or answers that it is too late.
+  // Posts a call, or answers that the coordinator is stopping.
   void PostCall(Item item) ABSL_LOCKS_EXCLUDED(mutex_);
-  // What a launcher says of a job. The audit log has the `change`, if there is one.
+  // Takes a launcher's report about a job. Writes `change` to the audit log, if not
+  // empty.
   grpc::ServerUnaryReactor* TakeReport(grpc::CallbackServerContext* context,
                                        const std::string& job, CoordinatorInput report,
                                        const std::string& change)
@@ -207,12 +212,13 @@ class CoordinatorService final : public v1::Coordinator::CallbackService {
   void TakeTrace(ConnectionId connection, const v1::TracePart& part)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void SendOrders(const TraceDesk::Orders& orders) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // False for the second one.
+  // Returns false if it was stopped before.
   bool StopWith(const absl::Status& status) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Whether it may act; where not, it stops. Asked before whatever is said or done.
+  // Returns whether the coordinator may act, and stops it otherwise. Called before
+  // anything is sent or stored.
   bool StillLeads() ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // The machine's thread.
+  // Called on the machine's thread.
   void Run() ABSL_LOCKS_EXCLUDED(mutex_, machine_mutex_);
   absl::Duration WakeAt() ABSL_LOCKS_EXCLUDED(mutex_);
   std::optional<Work> WaitForWork(absl::Duration next_tick) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -224,12 +230,12 @@ class CoordinatorService final : public v1::Coordinator::CallbackService {
   void Log(const LogReason& reason, Logger::Fields fields) const;
   void CloseUnread() ABSL_LOCKS_EXCLUDED(mutex_, machine_mutex_);
   absl::Status Farewell(const char* why) const;
-  // Goes on from what is stored. Before the machine's thread.
+  // Restores the stored state, before the machine's thread starts.
   absl::Status Restore() ABSL_LOCKS_EXCLUDED(mutex_, machine_mutex_);
   bool Store(const StoreRecord& record) ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status StoreNow(const StoreRecord& record);
   absl::Status RestoreEvents();
-  // Stores events and shows them, a few times a second however many there are.
+  // Stores new events and shows them, at most a few times a second.
   enum class Keep { kWhenDue, kNow };
   void KeepEvents(Keep when);
 
@@ -245,24 +251,25 @@ class CoordinatorService final : public v1::Coordinator::CallbackService {
   const std::unique_ptr<Gate> gate_;
   const SteadyClock clock_;
 
-  // Of the machine's thread.
+  // Used by the machine's thread only.
   std::map<std::string, int64_t> stored_versions_;  // by key
   SharedBytes shared_;
   std::random_device random_;
   absl::Duration events_kept_at_ = -absl::InfiniteDuration();
-  bool events_are_kept_ = true;  // the last time that they were to be
-  // Whose messages piled up while outputs were carried out.
+  bool events_are_kept_ = true;  // the last attempt to store events succeeded
+  // Members that do not read: too many messages wait for them. Found while outputs were
+  // carried out.
   std::vector<std::pair<ConnectionId, absl::Status>> unread_;
 
-  EventLog events_;  // of the machine's thread, and of anyone who reads
+  EventLog events_;  // written by the machine's thread, read by any thread
 
-  // Held for one Apply, or a view.
+  // Held for one Apply or one View.
   absl::Mutex machine_mutex_;
   Coordinator coordinator_ ABSL_GUARDED_BY(machine_mutex_);
 
-  // Held for moments only. Streams' own mutexes come after it.
+  // Held briefly. May be held while the mutex of a stream is taken, never the reverse.
   absl::Mutex mutex_;
-  SteadyCondition changed_;  // something to do, or stopped_
+  SteadyCondition changed_;  // signalled when there is work, or stopped_ is set
   bool stopped_ ABSL_GUARDED_BY(mutex_) = false;
   LinkTable links_ ABSL_GUARDED_BY(mutex_);
   std::deque<Item> inbox_ ABSL_GUARDED_BY(mutex_);
@@ -270,12 +277,12 @@ class CoordinatorService final : public v1::Coordinator::CallbackService {
   std::map<ConnectionId, Backlog> backlogs_ ABSL_GUARDED_BY(mutex_);
   Beats beats_ ABSL_GUARDED_BY(mutex_);
   TraceDesk traces_ ABSL_GUARDED_BY(mutex_);
-  // Leases go by it: what could not be heard is nobody's silence.
+  // The clock of leases. Time in which this process did not run does not count.
   PatientClock patient_ ABSL_GUARDED_BY(mutex_);
 
   std::thread machine_;
   Preparer preparer_;                         // uses all the others
-  std::unique_ptr<CheckpointKeeper> keeper_;  // likewise; null without checkpoints
+  std::unique_ptr<CheckpointKeeper> keeper_;  // uses the others; null: no checkpoints
 };
 
 }  // namespace syncline

@@ -1,5 +1,5 @@
-// What of the coordinator outlives it: read when it starts, written before it acts; and
-// how it ends when it may act no more.
+// The coordinator's stored state: it is read at the start, and written before anything
+// that depends on it is sent. Also how the service ends when it may no longer act.
 #include <memory>
 #include <string>
 #include <utility>
@@ -15,12 +15,14 @@
 namespace syncline {
 namespace {
 
-// Each time a job's events are written as a whole, and the disk is waited for.
+// Events of a job are written as a whole each time, and the write waits for the disk. So
+// they are not written more often than this.
 constexpr absl::Duration kKeepEventsEvery = absl::Milliseconds(200);
 
 }  // namespace
 
-// What it begins with is stored before any member is heard: its term, above all.
+// Stores the state with which the machine starts, above all its term, before it takes
+// messages of members.
 absl::Status CoordinatorService::Restore() {
   SYNCLINE_ASSIGN_OR_RETURN(const auto state, options_.store->Load(kStateKey));
   SYNCLINE_ASSIGN_OR_RETURN(const auto records, options_.store->List(kJobRecords));
@@ -90,7 +92,8 @@ absl::Status CoordinatorService::RestoreEvents() {
   return absl::OkStatus();
 }
 
-// They are for people: what cannot be stored is shown all the same, and stops nothing.
+// Events are only for people. Therefore they are shown even if they cannot be stored, and
+// a failure stops nothing.
 void CoordinatorService::KeepEvents(Keep when) {
   const absl::Duration now = clock_.Now();
   if (when == Keep::kWhenDue && now - events_kept_at_ < kKeepEventsEvery) return;
@@ -101,14 +104,14 @@ void CoordinatorService::KeepEvents(Keep when) {
   const bool is_new = std::exchange(events_are_kept_, kept.ok());
   if (kept.ok() || !is_new) return;
   options_.log.Warning(
-      "events could not be stored, a restart of the coordinator forgets them",
+      "events could not be stored; they will be lost when the coordinator restarts",
       {{"error", std::string(kept.message())}});
 }
 
 bool CoordinatorService::Store(const StoreRecord& record) {
   const absl::Status stored = StoreNow(record);
   if (stored.ok()) return true;
-  options_.log.Error("the coordinator's state could not be stored, it stops",
+  options_.log.Error("the coordinator's state could not be stored; the coordinator stops",
                      {{"error", std::string(stored.message())}});
   if (StopWith(Farewell("the coordinator cannot store its state"))) {
     options_.on_fatal(stored);
@@ -134,8 +137,8 @@ void CoordinatorService::StepDown(const absl::Status& why) {
 bool CoordinatorService::StillLeads() {
   if (options_.leads == nullptr || options_.leads()) return true;
   StepDown(WithFailure(
-      absl::UnavailableError("this coordinator's time as the leader is over; start it "
-                             "again, and it is a standby"),
+      absl::UnavailableError(
+          "this coordinator is no longer the leader; start it again, as a standby"),
       Failure::kRetryable));
   return false;
 }

@@ -1,4 +1,4 @@
-// Traces of jobs: calls, and what members say of them.
+// Traces of jobs: the calls, and the data that members send.
 #include <random>
 #include <utility>
 
@@ -50,7 +50,7 @@ grpc::ServerUnaryReactor* CoordinatorService::FetchTrace(
   absl::Status status =
       gate_->AdmitCall(*context, Action::kTraceJob, request->job()).status();
   if (status.ok()) {
-    // A job that is over has nobody.
+    // A job that is over has no members.
     const TraceTargets present = TargetsOf(request->job()).value_or(TraceTargets());
     absl::MutexLock lock(&mutex_);
     TraceDesk::Orders orders;
@@ -72,7 +72,7 @@ void CoordinatorService::TakeTrace(ConnectionId connection, const v1::TracePart&
   SendOrders(orders);
 }
 
-// A member that does not read is the machine's to drop, not a trace's.
+// Does not drop members that do not read: the machine does that.
 void CoordinatorService::SendOrders(const TraceDesk::Orders& orders) {
   for (const auto& [connection, order] : orders) {
     v1::CoordinatorMessage message;

@@ -14,15 +14,17 @@
 namespace syncline {
 namespace {
 
-// How often links look whether there is room for what waits.
+// How often links check whether there is room for what waits.
 constexpr absl::Duration kPumpPeriod = absl::Milliseconds(10);
-constexpr absl::Duration kCountPeriod = absl::Milliseconds(250);  // for scrapes
+// For scrapes of metrics.
+constexpr absl::Duration kCountPeriod = absl::Milliseconds(250);
 
-// Landed pushes and published views that wait for their next use. Blocks of four workers
-// in flight.
+// Keeps buffers of landed pushes and published views for reuse: as much as the blocks of
+// four workers in flight.
 constexpr size_t kPoolBytes = 8 * kDefaultWindowBytes;
 
-// UCX addresses have a few hundred bytes; many devices make them longer, never this long.
+// UCX addresses have a few hundred bytes. Many devices make them longer, but never this
+// long.
 constexpr size_t kMaxAddressBytes = 4096;
 
 MessageKind KindOf(const MessageHeader& header) {
@@ -35,7 +37,7 @@ bool IsPull(const MessageHeader& header) {
          KindOf(header) == MessageKind::kPullState;
 }
 
-// Nothing of a shard's is ever sent to a shard.
+// Returns whether workers send messages of this kind. What shards send is never accepted.
 bool IsForShards(MessageKind kind) {
   return kind == MessageKind::kHello || kind == MessageKind::kSeed ||
          kind == MessageKind::kPush || kind == MessageKind::kPull ||
@@ -84,11 +86,11 @@ void Engine::Stop() {
   loop_->Stop();
 }
 
-// ---- What the coordinator wants ----
+// ---- Orders of the coordinator ----
 
 absl::StatusOr<EngineJob> Engine::Build(EngineJobOptions options) {
   ShardOptions& shard = options.shard;
-  // Sealed bytes, and those in memory, do not change on their way.
+  // Sealed bytes, and bytes in shared memory, cannot change on their way.
   shard.checksum = NeedsChecksums(options_.plan.mode) ? Checksum::kHeaderAndPayload
                                                       : Checksum::kHeaderOnly;
   shard.publish_memory = [arena = arena_](size_t bytes) {
@@ -102,7 +104,8 @@ absl::StatusOr<EngineJob> Engine::Build(EngineJobOptions options) {
   built.sends_records = options.sends_records;
   built.keeps_journal = options.keeps_journal;
   built.is_fenced = options.is_fenced;
-  // The pool is only remembered here; the engine's thread takes from it.
+  // The shard only keeps a reference to the pool. The engine's thread takes from it
+  // later.
   SYNCLINE_ASSIGN_OR_RETURN(built.shard, Shard::Create(shard, options.blocks, pool_));
   if (options.load) SYNCLINE_RETURN_IF_ERROR(options.load(*built.shard));
   return built;
@@ -116,7 +119,7 @@ void Engine::Adopt(uint32_t job, EngineJob built) {
     adopted.times = StepTimes(built.trained);
     adopted.times.TraceTo(options_.trace, job);
     if (options_.metrics != nullptr) adopted.traffic = options_.metrics->TrafficOf(job);
-    if (built.sends_records) adopted.records = std::make_unique<RecordSender>();
+    if (built.sends_records) adopted.records.Begin();
     adopted.sinks = RecordSinks(built.keeps_journal, built.sends_records);
     adopted.is_fenced = built.is_fenced;
   });
@@ -154,14 +157,14 @@ void Engine::Apply(uint32_t job, ShardInput input) {
     const auto found = jobs_.find(job);
     if (found == jobs_.end()) return;
     Run(job, found->second, input);
-    if (std::holds_alternative<ShardCommit>(input)) CloseStrangers(found->second);
+    if (std::holds_alternative<ShardCommit>(input)) CloseNonMembers(found->second);
   });
 }
 
-Engine::Report Engine::AskProgress() {
+Engine::LatestReport Engine::AskProgress() {
   absl::MutexLock lock(&report_mutex_);
   const absl::Duration now = clock_.Now();
-  Report report{.jobs = report_};
+  LatestReport report{.jobs = report_};
   if (asked_at_) {
     report.silent = now - *asked_at_;
     return report;
@@ -174,7 +177,7 @@ Engine::Report Engine::AskProgress() {
         job.shard->Crossed(life.first, life.second, link->TakeCrossedBytes());
       }
       report[id] = {.progress = job.shard->Progress(), .phases = job.times.sums()};
-      if (job.records != nullptr) report[id].backup = job.records->progress();
+      report[id].backup = job.records.progress();
     }
     absl::MutexLock answer(&report_mutex_);
     report_ = std::move(report);
@@ -183,7 +186,7 @@ Engine::Report Engine::AskProgress() {
   return report;
 }
 
-void Engine::CloseStrangers(Job& job) {
+void Engine::CloseNonMembers(Job& job) {
   std::erase_if(job.workers, [&](const auto& entry) {
     const WorkerLife& life = entry.first;
     return job.shard->FindMember(life.first, life.second) == nullptr;
@@ -210,14 +213,15 @@ std::vector<std::shared_ptr<Shard>> Engine::ReleaseAll() {
     for (auto& [id, job] : jobs_) released.push_back(std::move(job.shard));
     jobs_.clear();
     keys_.clear();
-    backups_.clear();  // they answer on connections, which would outlive their receivers
+    // Backups answer on connections, which would outlive their receivers.
+    backups_.clear();
     connections_.clear();
     CountWire(transport_->traffic());
   });
   return released;
 }
 
-// ---- What workers send ----
+// ---- Messages of workers ----
 
 absl::Status Engine::CheckSize(const MessageHeader& header, size_t payload_bytes) const {
   const auto job = jobs_.find(header.job);
@@ -229,9 +233,10 @@ absl::Status Engine::CheckSize(const MessageHeader& header, size_t payload_bytes
   if (KindOf(header) == MessageKind::kHello) {
     const ShardMember* member = shard.FindMember(header.rank, header.incarnation);
     if (member == nullptr || member->session_key != header.session_key) {
-      return absl::PermissionDeniedError(absl::StrCat(
-          "hello of rank ", header.rank, " incarnation ", header.incarnation,
-          ", who is no member of job ", header.job, " or shows another session key"));
+      return absl::PermissionDeniedError(
+          absl::StrCat("hello of rank ", header.rank, " incarnation ", header.incarnation,
+                       ", which is not a member of job ", header.job,
+                       " or has the wrong session key"));
     }
   } else {
     SYNCLINE_ASSIGN_OR_RETURN(limit, shard.MaxPayloadBytes(header));
@@ -239,7 +244,7 @@ absl::Status Engine::CheckSize(const MessageHeader& header, size_t payload_bytes
   if (payload_bytes <= limit) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrCat("payload of ", payload_bytes, " bytes from rank ", header.rank,
-                   " where at most ", limit, " can be meant"));
+                   ", but at most ", limit, " are allowed"));
 }
 
 absl::StatusOr<MessageHeader> Engine::CheckArrival(ByteView bytes, size_t payload_bytes) {
@@ -258,14 +263,14 @@ absl::StatusOr<MessageHeader> Engine::CheckArrival(ByteView bytes, size_t payloa
   return status;
 }
 
-// The worker must learn why its message was not taken: what holds now, since the epoch
-// may change before the answer goes out. Not from here: the transport calls from inside
-// of its library.
+// Tells the worker why its message was not taken. The reason is determined now, since the
+// epoch may change before the answer is sent. The answer is sent from the loop, because
+// the transport calls this function from inside its library.
 void Engine::TellWhyRefused(const MessageHeader& header) {
   const auto job = jobs_.find(header.job);
   if (job == jobs_.end() || KindOf(header) == MessageKind::kHello) return;
   const RefuseCode found = job->second.shard->Check(header);
-  // Nothing else is wrong with it: its payload is too long.
+  // If the header is accepted now, the payload must be too long.
   const RefuseCode code = found == RefuseCode::kNone ? RefuseCode::kMalformed : found;
   loop_->Post([this, header, code](Transport&) {
     const auto still = jobs_.find(header.job);
@@ -280,8 +285,8 @@ absl::StatusOr<Buffer> Engine::Allocate(ByteView header, size_t payload_bytes) {
 }
 
 void Engine::OnMessage(ByteView header, Buffer payload) {
-  // Allocate has checked it; the shard checks again, because its epoch may have moved on
-  // meanwhile.
+  // Allocate has checked the header. The shard checks it again, because its epoch may
+  // have changed since.
   const auto parsed = ParseHeader(header);
   if (parsed.ok()) Take(*parsed, Slice::Of(payload), nullptr);
 }
@@ -292,7 +297,7 @@ void Engine::OnBorrowed(ByteView header, Landed payload) {
 }
 
 void Engine::Take(const MessageHeader& header, Landed payload, Connection* from) {
-  // Of gradients alone.
+  // Only gradients may come in two parts.
   if (payload.head.size > 0 && KindOf(header) != MessageKind::kPush) return;
   if (IsOfBackup(header)) return TakeBackup(header, payload.body, from);
   const auto found = jobs_.find(header.job);
@@ -302,11 +307,11 @@ void Engine::Take(const MessageHeader& header, Landed payload, Connection* from)
     if (from == nullptr) return TakeHello(found->second, header, payload.body);
     return TakeHello(found->second, header, *from);
   }
-  if (IsPull(header)) return TakeQuestion(found->second, header);
+  if (IsPull(header)) return TakePull(found->second, header);
   Run(header.job, found->second, ShardMessage{header, std::move(payload)});
 }
 
-void Engine::TakeQuestion(Job& job, const MessageHeader& header) {
+void Engine::TakePull(Job& job, const MessageHeader& header) {
   if (job.shard->Check(header) != RefuseCode::kNone) {
     return Run(header.job, job, ShardMessage{header, {}});
   }
@@ -341,10 +346,10 @@ void Engine::PumpWaiting() {
 }
 
 void Engine::TakeHello(Job& job, const MessageHeader& header, const Slice& payload) {
-  if (!CheckSize(header, payload.size).ok()) return;  // the epoch has changed since
+  if (!CheckSize(header, payload.size).ok()) return;  // the epoch may have changed since
   const std::string address(reinterpret_cast<const char*>(payload.data), payload.size);
   const WorkerLife life = {header.rank, header.incarnation};
-  // Said again, it changes nothing.
+  // A repeated hello changes nothing.
   const auto known = job.workers.find(life);
   if (known != job.workers.end() && known->second->WasWelcomed(header)) {
     return WelcomeAgain(header, *known->second);
@@ -357,7 +362,7 @@ void Engine::TakeHello(Job& job, const MessageHeader& header, const Slice& paylo
                           {"rank", life.first},
                           {"incarnation", life.second},
                           {"error", std::string(status.message())}});
-    // Not at once: this function is part of the endpoint.
+    // Posted, because this function is part of the endpoint that it destroys.
     loop_->Post(
         [this, id, life, connection](Transport&) { ForgetWorker(id, life, connection); });
   };
@@ -393,7 +398,7 @@ void Engine::Greet(Job& job, const MessageHeader& hello, WorkerLink::Parts parts
   link->Welcome(hello);
 }
 
-// What was sent on the connection stays sent.
+// Answers a repeated hello. What was sent on this connection is not sent again.
 void Engine::WelcomeAgain(const MessageHeader& hello, WorkerLink& link) {
   if (!CloseIfClogged(hello, link)) link.Welcome(hello);
 }
@@ -406,7 +411,7 @@ void Engine::ForgetWorker(uint32_t id, WorkerLife life, uint64_t connection) {
   if (worker->second->number() == connection) job->second.workers.erase(worker);
 }
 
-// ---- What shards answer ----
+// ---- Outputs of shards ----
 
 void Engine::Run(uint32_t id, Job& job, const ShardInput& input) {
   const absl::Duration began = clock_.Now();
@@ -439,7 +444,10 @@ void Engine::Run(uint32_t id, Job& job, const ShardInput& input) {
     }
     if (const auto* recorded = std::get_if<ShardRecorded>(&output)) {
       const RecordSinks::Takers takers = job.sinks.Take(*recorded->record);
-      if (takers.backup && job.records != nullptr) job.records->Take(*recorded->record);
+      for (size_t slot = 0; slot < RecordSenders::kSlots; ++slot) {
+        RecordSender* const sender = job.records.at(slot);
+        if (takers.backups[slot] && sender != nullptr) sender->Take(*recorded->record);
+      }
       if (!takers.journal) continue;
     }
     events_.on_output(id, output);

@@ -1,22 +1,22 @@
-// An engine: one thread of a server with its own transport and the shards it owns, one
-// for each job. It moves bytes between workers and shards, and what the coordinator must
+// An engine: one thread of a server, with its own transport and one shard for each job.
+// It moves messages between workers and shards, and reports what the coordinator must
 // know to `EngineEvents`.
 //
-// Between hosts a worker connects with the key that Admit told (comm/transport/tcp); what
-// it sends must carry the name that it proved, and is answered on the same connection.
-// Within a host its kHello carries the address to answer to, and must show the session
-// key of a member. Sizes are checked against the shard before memory is
-// taken for a payload. Each worker that was welcomed has a WorkerLink (server/links), by
-// which all answers go. Those to workers without one are dropped: workers repeat what was
-// under way once they are welcomed anew.
+// Between hosts a worker connects with the key given to Admit (comm/transport/tcp). Its
+// messages must carry the identity that it proved, and answers use the same connection.
+// Within a host its kHello carries the address for answers, and must have a member's
+// session key. Sizes are checked against the shard before a payload gets any memory. Each
+// accepted worker has a WorkerLink (server/links), which sends all answers. Answers to
+// workers without one are dropped: workers repeat what was under way after they
+// reconnect.
 //
-// A job's memory is taken by Build on the caller's thread and given back where Release's
-// answer ends: the engine's own thread only takes it over and lets go of it, so that one
-// job's size is never another job's pause.
+// Build allocates a job's memory on the caller's thread, and the result of Release frees
+// it on the caller's thread. The engine's thread only takes over and hands back the
+// shard, so a large job never delays the others.
 //
-// Thread safety: all public methods may be called from any thread but the engine's own;
-// what they ask for happens on the engine's thread, in the order of the calls. Events are
-// called on that thread and must not block.
+// Thread safety: any thread except the engine's own may call the public methods. They
+// take effect on the engine's thread, in the order of the calls. Events are called on
+// that thread and must not block.
 //
 //   auto engine = *Engine::Start({.plan = {.mode = DataPlaneMode::kAuto}}, events);
 //   hello.shard_addresses.push_back(engine->address());
@@ -69,51 +69,54 @@ struct EngineOptions {
   DataPlanePlan plan = {};
   Timeouts timeouts = Timeouts::Derive(kDefaultFailureTimeout);
   Logger log = {};
-  Logger audit = {};            // who was turned away, and why
-  Metrics* metrics = nullptr;   // outlives the engine; null counts nothing
-  TraceTrack* trace = nullptr;  // likewise; of this engine alone
-  // A worker that leaves more than this unread loses its connection.
-  uint64_t most_unread_bytes = WorkerLink::kMostUnreadBytes;
+  Logger audit = {};            // logs refused peers, and why
+  Metrics* metrics = nullptr;   // must outlive the engine; null: no metrics
+  TraceTrack* trace = nullptr;  // must outlive the engine, which is its only user
+  // A worker with more unread bytes than this loses its connection.
+  uint64_t most_unread_bytes = WorkerLink::kMaxUnreadBytes;
 };
 
 struct EngineEvents {
-  // All but replies.
+  // All outputs of shards except replies.
   std::function<void(uint32_t job, const ShardOutput&)> on_output;
-  // No backup hears of this job's records any more.
-  std::function<void(uint32_t job, const std::string& why)> on_backup_lost =
-      [](uint32_t, const std::string&) {};
-  // What SendRecords said is anew has all of this engine's shard.
+  // The backup of this job no longer receives records. `session_key` is that of
+  // SendRecords; 0: this server holds the backup.
+  std::function<void(uint32_t job, uint64_t session_key, const std::string& why)>
+      on_backup_lost = [](uint32_t, uint64_t, const std::string&) {};
+  // A backup that SendRecords started with kWithState now has the complete state of the shard.
   std::function<void(uint32_t job, uint64_t session_key)> on_backed_up = [](uint32_t,
                                                                             uint64_t) {};
-  // The journal of this job has ended: nobody hears of what it misses before LoseJournal. Of
-  // jobs that have a backup, too.
+  // The journal of a job that also has a backup has failed. Until LoseJournal, workers
+  // are not answered about steps that it misses.
   std::function<void(uint32_t job)> on_journal_ended = [](uint32_t) {};
-  // What RecordAnew has asked for has come, or TakeSnapshot: all of it, or one of many.
+  // Answers RecordState and TakeSnapshot: the state is complete, or one block of it is
+  // done.
   std::function<void(uint32_t job, const ShardBackedUp&)> on_recorded =
       [](uint32_t, const ShardBackedUp&) {};
 };
 
 struct EngineJobOptions {
-  ShardOptions shard;  // checksum and publish_memory are the engine's choice
+  ShardOptions shard;  // the engine sets checksum and publish_memory
   std::vector<ShardBlock> blocks;
-  bool sends_records = false;  // to a backup: SendRecords says where that is
-  bool keeps_journal = false;  // from the first record on
-  // It goes on without its journal once LoseJournal says so, and not by itself.
+  // records go to a backup, at the address that SendRecords gives
+  bool sends_records = false;
+  bool keeps_journal = false;  // a journal takes all records from the first one on
+  // If the journal fails, the job waits for LoseJournal before it continues.
   bool is_fenced = false;
-  // What the shard begins with, if that is not nothing; on the caller's thread of Build.
+  // Loads the shard's initial state, on the thread that calls Build. Null: starts empty.
   std::function<absl::Status(Shard&)> load = nullptr;
 };
 
-// A job's part on an engine, not taken over yet.
+// A job's shard that was built and not adopted yet.
 struct EngineJob {
   std::unique_ptr<Shard> shard = nullptr;
-  size_t trained = 0;  // blocks
+  size_t trained = 0;  // number of trained blocks
   bool sends_records = false;
   bool keeps_journal = false;
   bool is_fenced = false;
 };
 
-// A worker's life, and what it shares with this server.
+// A worker's incarnation, and the key that it shares with this server.
 struct EngineMember {
   uint32_t rank = 0;
   uint32_t incarnation = 0;
@@ -126,53 +129,57 @@ class Engine : private Receiver, private Acceptor {
                                                        EngineEvents events);
   ~Engine() override;  // stops
 
-  // Of the transport; travels over the control plane.
+  // The transport's address, for the control plane.
   const std::string& address() const { return loop_->address(); }
 
-  // Takes and touches all memory of a job's part: seconds for a large one. Fails as
-  // Shard::Create. The engine outlives what is built.
+  // Creates a job's shard: allocates and touches all its memory, which takes seconds for
+  // a large one. Fails as Shard::Create. The engine must outlive the result.
   absl::StatusOr<EngineJob> Build(EngineJobOptions options);
-  // Replaces a job of that number.
+  // Adds a built job. Replaces a job of the same number.
   void Adopt(uint32_t job, EngineJob built);
-  // From now on these may connect for the job, and nobody else: the keys of others are
-  // erased, and their connections closed.
+  // Sets the members that may connect for the job. The keys of all others are erased, and
+  // their connections closed.
   void Admit(uint32_t job, std::vector<EngineMember> members);
-  // A ShardPrepare, ShardCommit or ShardDecision. Unknown jobs are ignored.
+  // Gives the shard an input from the coordinator. Unknown jobs are ignored.
   void Apply(uint32_t job, ShardInput input);
-  // Where the records of the job go (engine_backup.cc): what was recorded before, too, or,
-  // anew, what the shard is by now.
-  enum class Backups { kFromTheFirst, kAnew };
+  // Sends the job's records to `address` (engine_backup.cc): kFromTheFirst all records,
+  // kWithState first the present state of the shard.
+  enum class Backups { kFromTheFirst, kWithState };
   void SendRecords(uint32_t job, const std::string& address, BackupPair as,
                    Backups since);
-  // So many of the records that its journal took are on the disk; all ones: it has ended.
+  // Notes that the first `records` records of the job's journal are on the disk.
+  // UINT64_MAX: the journal has ended.
   void JournalDurable(uint32_t job, uint64_t records);
-  // Its journal is not waited for any more.
+  // Makes the job continue without its journal.
   void LoseJournal(uint32_t job);
-  // What the job's shard is by now comes as records among the others, for a journal that
-  // begins anew; `begin` is called on the engine's thread before the first of them, and
-  // says whether they are wanted. The next block follows when the disk has
-  // taken something; on_recorded ends it.
-  void RecordAnew(uint32_t job, std::function<bool()> begin);
-  // Likewise for one that goes on, but block by block: on_recorded answers each order.
+  // Emits the present state of the shard as records among the others, for a new journal.
+  // `begin` is called on the engine's thread before the first of them, and returns
+  // whether the journal wants them. Each further block follows once the disk has taken
+  // some records. on_recorded reports the end.
+  void RecordState(uint32_t job, std::function<bool()> begin);
+  // Emits the state for the snapshot of a journal that continues, one block for each
+  // order. on_recorded answers each order.
   void TakeSnapshot(uint32_t job, ShardBackUp::Kind order);
-  // Nowhere: nothing waits for them any more.
-  void StopRecords(uint32_t job);
-  // Of another server's job, as bytes (server/journal/record_bytes.h), on the engine's
-  // thread. Those that are taken are acknowledged; after one with which there was no room
-  // any more, when Acknowledge says so. An error ends it: on_backup_lost.
+  // Stops sending records to the backup with that key, or to all if it is 0. The job
+  // continues without it.
+  void StopRecords(uint32_t job, uint64_t session_key);
+  // Receives the records of another server's job (server/journal/record_bytes.h). `take`
+  // is called on the engine's thread. True: the record was taken, and is acknowledged at
+  // once. False: the record was taken, but there is no room for more; Acknowledge
+  // acknowledges it later. An error ends the backup (on_backup_lost).
   using TakeRecord = std::function<absl::StatusOr<bool>(std::vector<std::byte> record)>;
   void TakeRecords(uint32_t job, BackupPair from, TakeRecord take);
   void Acknowledge(uint32_t job);
-  // Waits until the engine's thread takes none any more.
+  // Stops taking records. Returns once the engine's thread takes no more.
   void StopTaking(uint32_t job);
-  // Waits until the engine's thread has let go of the job; null when it is not there.
-  // Whoever ends the shard waits for its memory.
+  // Removes the job, and waits until the engine's thread no longer uses it. Null: no such
+  // job. The caller frees the shard's memory.
   std::shared_ptr<Shard> Release(uint32_t job);
   std::vector<std::shared_ptr<Shard>> ReleaseAll();
   void Stop();
 
-  // Progress, for heartbeats: data-plane bytes in both directions, and the highest
-  // version reached.
+  // Progress for heartbeats: data-plane bytes in both directions, and the highest
+  // version.
   uint64_t bytes() const { return bytes_.load(std::memory_order_relaxed); }
   uint64_t step() const { return step_.load(std::memory_order_relaxed); }
   struct JobReport {
@@ -180,35 +187,39 @@ class Engine : private Receiver, private Acceptor {
     ServerPhases phases = {};
     std::optional<RecordSender::Progress> backup = {};
   };
-  // Of all jobs, as the engine's thread said last, and for how long it has owed the
-  // answer to the question before. Asks again.
-  struct Report {
+  // The latest report of all jobs from the engine's thread, and how long it has not
+  // answered the previous request.
+  struct LatestReport {
     std::map<uint32_t, JobReport> jobs = {};
     absl::Duration silent = {};
   };
-  Report AskProgress() ABSL_LOCKS_EXCLUDED(report_mutex_);
+  // Returns the latest report, and requests the next one.
+  LatestReport AskProgress() ABSL_LOCKS_EXCLUDED(report_mutex_);
 
  private:
   using WorkerLife = std::pair<uint32_t, uint32_t>;  // rank, incarnation
 
-  // What a worker opened; its messages are its own.
+  // A connection that a worker opened. Every message on it must carry that worker's name.
   class Connection;
-  // The connection to a backup: nothing but acknowledgements of a job's records comes.
+  // Receives from a backup. Only acknowledgements of one job's records are accepted.
   class FromBackup;
   struct Job {
-    std::shared_ptr<Shard> shard;  // sends that are under way tell it when they are done
+    // also held by worker links, whose sends may outlive the job
+    std::shared_ptr<Shard> shard;
     std::map<WorkerLife, std::unique_ptr<WorkerLink>> workers;
     StepTimes times;
     JournalTimes journal;
-    std::shared_ptr<FromBackup> from_backup;  // outlives records
-    std::unique_ptr<RecordSender> records;    // null: they go to no backup
+    std::shared_ptr<FromBackup> from_backup;  // must outlive `records`
+    RecordSenders records;                    // empty: no backup gets records
     RecordSinks sinks;
     bool is_fenced = false;
-    std::function<bool()> begins_journal;  // RecordAnew's, until its turn comes
-    bool has_more = false;  // to record anew, once what was recorded is durable
+    // `begin` of RecordState, until its pass begins.
+    std::function<bool()> begins_journal;
+    // The journal's pass has more blocks. The next one follows once the last is durable.
+    bool has_more = false;
     std::shared_ptr<JobTraffic> traffic;  // null: nothing is counted
   };
-  // Of another server.
+  // A shard of another server whose records this engine receives.
   struct Backup {
     BackupPair from;
     RecordReceiver receiver;
@@ -218,8 +229,8 @@ class Engine : private Receiver, private Acceptor {
 
   Engine(const EngineOptions& options, EngineEvents events);
   absl::StatusOr<std::unique_ptr<Transport>> MakeTransport();
-  // Runs `task` on the engine's thread and waits for its end; not at all once the engine
-  // stops.
+  // Runs `task` on the engine's thread and waits for its end. Does nothing if the engine
+  // has stopped.
   void Await(absl::FunctionRef<void()> task);
 
   const SecretKey* FindKey(std::string_view identity) override;
@@ -227,7 +238,8 @@ class Engine : private Receiver, private Acceptor {
                             std::unique_ptr<Endpoint> endpoint) override;
   void OnRefused(const RefusedPeer& refused) override;
   void CloseConnection(const MemberIdentity& identity, uint64_t connection);
-  // True when the worker does not read, and gets no more answers: its connection ends.
+  // Returns true if the worker does not read its answers. It gets none any more, and its
+  // connection is closed.
   bool CloseIfClogged(const MessageHeader& header, WorkerLink& link);
   void ForgetJob(uint32_t job);
 
@@ -237,7 +249,8 @@ class Engine : private Receiver, private Acceptor {
   absl::StatusOr<MessageHeader> CheckArrival(ByteView header, size_t payload_bytes);
   absl::Status CheckSize(const MessageHeader& header, size_t payload_bytes) const;
   void TellWhyRefused(const MessageHeader& header);
-  // `from`: the connection it came on; null in shared memory.
+  // `from`: the connection on which the message came. Null: it came through shared
+  // memory.
   void Take(const MessageHeader& header, Landed payload, Connection* from);
   void TakeHello(Job& job, const MessageHeader& header, const Slice& payload);
   void TakeHello(Job& job, const MessageHeader& header, const Connection& from);
@@ -251,20 +264,22 @@ class Engine : private Receiver, private Acceptor {
   void BackUpNext(uint32_t id, Job& job, const ShardBackedUp& backed_up);
   void BeginPass(uint32_t id, Job& job);
   void GoOnWith(uint32_t id, Job& job, RecordSinks::Pass pass);
-  void TakeQuestion(Job& job, const MessageHeader& header);
+  // Goes on after a sink is lost.
+  void GoOnWithout(uint32_t id, Job& job);
+  void TakePull(Job& job, const MessageHeader& header);
   void Pump(uint32_t job, WorkerLife worker);
   void PumpWaiting();
   void CountWire(const TrafficCounts& now);
 
   void Run(uint32_t id, Job& job, const ShardInput& input);
   void Send(Job& job, const ShardReply& reply);
-  void CloseStrangers(Job& job);
+  void CloseNonMembers(Job& job);
   struct Arrival {
     const ShardMessage& message;
     absl::Duration time;
   };
   void CountInput(Job& job, const Arrival& arrival, const ShardOutputs& outputs);
-  // What the shard did with it, since `began`.
+  // Adds to the trace what the shard has done with the input since `began`.
   void Trace(Job& job, const ShardInput& input, const ShardOutputs& outputs,
              int64_t began);
   void CountApplied(uint32_t id, Job& job, const ShardApplied& applied);
@@ -280,7 +295,7 @@ class Engine : private Receiver, private Acceptor {
   std::map<uint32_t, JobReport> report_ ABSL_GUARDED_BY(report_mutex_);
   std::optional<absl::Duration> asked_at_ ABSL_GUARDED_BY(report_mutex_);
 
-  // Of the loop thread.
+  // Used by the loop's thread only.
   BufferPool pool_;
   std::shared_ptr<SharedArena> arena_;
   Transport* transport_ = nullptr;
@@ -290,9 +305,9 @@ class Engine : private Receiver, private Acceptor {
   std::map<MemberIdentity, std::unique_ptr<Connection>> connections_;
   std::set<uint64_t> clogged_;  // connections that are being closed
   uint64_t next_connection_ = 1;
-  // Those whose links wait for room.
+  // Workers whose links hold messages that wait for room.
   std::set<std::pair<uint32_t, WorkerLife>> waiting_;
-  TrafficCounts counted_ = {};  // in the metrics
+  TrafficCounts counted_ = {};  // what the metrics have of the transport's traffic
 
   std::unique_ptr<TransportLoop> loop_;  // last: its thread uses all the others
 };

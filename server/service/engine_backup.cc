@@ -1,4 +1,5 @@
-// Records between engines of a server and of the stand-in that holds its backup (ADR 29).
+// The parts of an engine that deal with records: sending them to a backup, and receiving
+// them for a backup (ADR 29).
 #include <optional>
 #include <string>
 #include <utility>
@@ -20,7 +21,7 @@ MessageHeader NameOf(uint32_t job, const BackupPair& pair) {
   return NameOfRecords(job, pair.sender, pair.session_key);
 }
 
-// By which it is known on the data plane.
+// Returns the name by which the data plane knows the sender of records.
 MemberIdentity SenderOf(uint32_t job, const BackupPair& pair) {
   return {job, kBackupRanks + pair.sender.server, pair.sender.incarnation};
 }
@@ -32,7 +33,8 @@ bool IsBy(const MessageHeader& header, const MessageHeader& name) {
 
 }  // namespace
 
-// A stand-in that was stolen must not speak for workers, whose session keys it knows.
+// A stolen stand-in must not be able to speak for workers, although it knows their
+// session keys. So only acknowledgements are accepted from it.
 class Engine::FromBackup : public Receiver {
  public:
   FromBackup(Engine& engine, uint32_t job) : engine_(engine), job_(job) {}
@@ -42,8 +44,8 @@ class Engine::FromBackup : public Receiver {
     if (IsOwn(parsed)) return engine_.Allocate(header, payload_bytes);
     engine_.OnRefused(
         {Refusal::kIdentity, absl::StrCat("the backup of job ", job_),
-         absl::StrCat("a backup spoke in the name of rank ", parsed.rank, " of job ",
-                      parsed.job, "; what it sends so is dropped")});
+         absl::StrCat("a backup sent a message in the name of rank ", parsed.rank,
+                      " of job ", parsed.job, "; such messages are dropped")});
     return absl::PermissionDeniedError("no acknowledgement of records");
   }
   void OnMessage(ByteView header, Buffer payload) override {
@@ -65,11 +67,12 @@ class Engine::FromBackup : public Receiver {
 absl::Status Engine::CheckBackup(const MessageHeader& header,
                                  size_t payload_bytes) const {
   const auto refused = absl::PermissionDeniedError(
-      absl::StrCat("records of job ", header.job, " from somebody unknown"));
+      absl::StrCat("records of job ", header.job, " from an unknown sender"));
   if (KindOf(header) == MessageKind::kRecordAck) {
     const auto job = jobs_.find(header.job);
-    const bool is_ours = job != jobs_.end() && job->second.records != nullptr &&
-                         IsBy(header, job->second.records->name());
+    if (job == jobs_.end()) return refused;
+    const auto slot = job->second.records.Find(header.session_key);
+    const bool is_ours = slot && IsBy(header, job->second.records.at(*slot)->name());
     return is_ours && payload_bytes == 0 ? absl::OkStatus() : refused;
   }
   const auto backup = backups_.find(header.job);
@@ -87,30 +90,37 @@ void Engine::SendRecords(uint32_t id, const std::string& address, BackupPair as,
   loop_->Post([this, id, address, as = std::move(as), since](Transport&) {
     const auto job = jobs_.find(id);
     if (job == jobs_.end()) return;
-    if (since == Backups::kAnew) job->second.records = std::make_unique<RecordSender>();
-    if (job->second.records == nullptr) return;
+    RecordSenders& records = job->second.records;
+    // One that has its records from the first on has no key yet.
+    const auto slot = since == Backups::kWithState ? records.Begin() : records.Find(0);
     auto& from_backup = job->second.from_backup;
     if (from_backup == nullptr) from_backup = std::make_shared<FromBackup>(*this, id);
-    const auto lost = [this, id](const absl::Status& status) {
-      events_.on_backup_lost(id, absl::StrCat("the connection to it broke: ",
-                                              std::string(status.message())));
+    const auto lost = [this, id, key = as.session_key](const absl::Status& status) {
+      events_.on_backup_lost(
+          id, key,
+          absl::StrCat("the connection to it broke: ", std::string(status.message())));
     };
+    if (!slot) return lost(absl::FailedPreconditionError("it is one too many"));
     auto endpoint =
         transport_->Connect(address, {.on_failure = lost,
                                       .receiver = from_backup.get(),
                                       .key = {EncodeIdentity(SenderOf(id, as)), as.key}});
-    if (!endpoint.ok()) return lost(endpoint.status());
-    job->second.records->Connect(*std::move(endpoint), NameOf(id, as),
-                                 transport_->address());
+    if (!endpoint.ok()) {
+      // It has no key by which StopRecords could find it.
+      if (since == Backups::kWithState) records.End(*slot);
+      return lost(endpoint.status());
+    }
+    records.at(*slot)->Connect(*std::move(endpoint), NameOf(id, as),
+                               transport_->address());
     if (since == Backups::kFromTheFirst) return;
-    job->second.sinks.Want(RecordSinks::Pass::kBackup);
+    job->second.sinks.Want(RecordSinks::BackupPass(*slot));
     BeginPass(id, job->second);
   });
 }
 
-// ---- What a shard is, for a sink that knows nothing ----
+// ---- Passes: the state of a shard for a sink that has nothing yet ----
 
-void Engine::RecordAnew(uint32_t id, std::function<bool()> begin) {
+void Engine::RecordState(uint32_t id, std::function<bool()> begin) {
   loop_->Post([this, id, begin = std::move(begin)](Transport&) {
     const auto job = jobs_.find(id);
     if (job == jobs_.end()) return;
@@ -151,26 +161,32 @@ void Engine::GoOnWith(uint32_t id, Job& job, RecordSinks::Pass pass) {
 }
 
 void Engine::BackUpNext(uint32_t id, Job& job, const ShardBackedUp& backed_up) {
-  switch (job.sinks.Answered(backed_up)) {
-    case RecordSinks::Pass::kJournal:  // it goes on once the disk has taken something
+  const RecordSinks::Pass answered = job.sinks.Answered(backed_up);
+  const auto slot = RecordSinks::BackupOf(answered);
+  switch (answered) {
+    // The next block follows once the disk has taken some records.
+    case RecordSinks::Pass::kJournal:
       job.has_more = backed_up.more;
       if (!backed_up.more) events_.on_recorded(id, backed_up);
       break;
     case RecordSinks::Pass::kSnapshot:
       events_.on_recorded(id, backed_up);
       break;
-    case RecordSinks::Pass::kBackup:
-      if (!backed_up.more) events_.on_backed_up(id, job.records->name().session_key);
+    case RecordSinks::Pass::kFirstBackup:
+    case RecordSinks::Pass::kSecondBackup:
+      if (!backed_up.more) {
+        events_.on_backed_up(id, job.records.at(*slot)->name().session_key);
+      }
       break;
     case RecordSinks::Pass::kNone:
       break;
   }
-  const bool goes_on = backed_up.more && job.sinks.pass() == RecordSinks::Pass::kBackup;
-  // Not at once: others are to get their turns.
-  loop_->Post([this, id, goes_on](Transport&) {
+  const bool goes_on = backed_up.more && slot;
+  // Posted, so that other messages are handled in between.
+  loop_->Post([this, id, goes_on, answered](Transport&) {
     const auto found = jobs_.find(id);
     if (found == jobs_.end()) return;
-    if (goes_on) GoOnWith(id, found->second, RecordSinks::Pass::kBackup);
+    if (goes_on) GoOnWith(id, found->second, answered);
     BeginPass(id, found->second);
   });
 }
@@ -204,18 +220,27 @@ void Engine::LoseJournal(uint32_t id) {
   });
 }
 
-void Engine::StopRecords(uint32_t id) {
-  loop_->Post([this, id](Transport&) {
+void Engine::StopRecords(uint32_t id, uint64_t session_key) {
+  loop_->Post([this, id, session_key](Transport&) {
     const auto job = jobs_.find(id);
-    if (job == jobs_.end() || job->second.records == nullptr) return;
-    job->second.records.reset();
-    job->second.sinks.Lose(RecordSinks::Sink::kBackup);
-    if (const auto news = job->second.sinks.News()) Run(id, job->second, *news);
-    if (std::exchange(job->second.has_more, false)) {
-      GoOnWith(id, job->second, RecordSinks::Pass::kJournal);
+    if (job == jobs_.end() || job->second.records.empty()) return;
+    RecordSenders& records = job->second.records;
+    for (size_t slot = 0; slot < RecordSenders::kSlots; ++slot) {
+      if (records.at(slot) == nullptr) continue;
+      if (session_key != 0 && records.Find(session_key) != slot) continue;
+      records.End(slot);
+      job->second.sinks.Lose(RecordSinks::BackupSink(slot));
     }
-    BeginPass(id, job->second);
+    GoOnWithout(id, job->second);
   });
+}
+
+void Engine::GoOnWithout(uint32_t id, Job& job) {
+  if (const auto news = job.sinks.News()) Run(id, job, *news);
+  if (std::exchange(job.has_more, false)) {
+    GoOnWith(id, job, RecordSinks::Pass::kJournal);
+  }
+  BeginPass(id, job);
 }
 
 void Engine::TakeRecords(uint32_t job, BackupPair from, TakeRecord take) {
@@ -239,8 +264,9 @@ void Engine::StopTaking(uint32_t job) {
   });
 }
 
-// Over TCP it goes back on the connection that it came on. That it broke says nothing: the
-// server may be dead, and then this backup is what is left. A living one notices itself.
+// Over TCP the answers go back on the connection on which the records came. A failure of
+// this connection has no consequences here: the server may be dead, and then this backup
+// is needed. A server that is alive notices the failure itself.
 void Engine::AnswerRecords(const MessageHeader& hello, const Slice& payload,
                            Connection* from) {
   Backup& backup = backups_.at(hello.job);
@@ -271,16 +297,17 @@ void Engine::Acknowledge(uint32_t job) {
 
 void Engine::TakeBackup(const MessageHeader& header, const Slice& payload,
                         Connection* from) {
-  // Its job may have ended since.
+  // The job may have ended since the header was checked.
   if (!CheckBackup(header, payload.size).ok()) return;
   bytes_.fetch_add(kMessageHeaderBytes + payload.size, std::memory_order_relaxed);
   if (KindOf(header) == MessageKind::kRecordAck) {
     Job& job = jobs_.at(header.job);
-    const std::optional<uint64_t> records = job.records->Acknowledged(header.step);
+    const size_t slot = job.records.Find(header.session_key).value();
+    const auto records = job.records.at(slot)->Acknowledged(header.step);
     if (!records) return;
-    job.sinks.Durable(RecordSinks::Sink::kBackup, *records);
+    job.sinks.Durable(RecordSinks::BackupSink(slot), *records);
     if (const auto news = job.sinks.News()) Run(header.job, job, *news);
-    // The disk has taken it before.
+    // The journal's pass continues, because the disk had taken the records before.
     if (!std::exchange(job.has_more, false)) return;
     return GoOnWith(header.job, job, RecordSinks::Pass::kJournal);
   }
@@ -294,7 +321,8 @@ void Engine::TakeBackup(const MessageHeader& header, const Slice& payload,
       record.ok() ? backup.take(**std::move(record)) : record.status();
   if (!has_room.ok()) {
     backups_.erase(header.job);
-    return events_.on_backup_lost(header.job, std::string(has_room.status().message()));
+    return events_.on_backup_lost(header.job, 0,
+                                  std::string(has_room.status().message()));
   }
   if (*has_room) SendAck(header.job, backup);
 }

@@ -1,4 +1,5 @@
-// What an engine believes of the stand-in that holds a job's backup: its acknowledgements.
+// Tests of what an engine accepts from the stand-in that holds a job's backup:
+// acknowledgements only.
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -33,7 +34,7 @@ SecretKey TheKey() {
   return *SecretKey::From(bytes);
 }
 
-// Holds the backup, and says what the test makes it say.
+// A backup that sends what the test wants.
 class FakeBackup : private Receiver, private Acceptor {
  public:
   FakeBackup() {
@@ -92,7 +93,7 @@ class EngineBackup : public ::testing::Test {
     engine_->Adopt(kJob, *engine_->Build(std::move(job)));
     engine_->SendRecords(kJob, backup_.address(),
                          {.session_key = kSessionKey, .key = TheKey()},
-                         Engine::Backups::kAnew);
+                         Engine::Backups::kWithState);
   }
 
   bool Await(const std::function<bool()>& condition) {

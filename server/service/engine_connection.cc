@@ -1,4 +1,4 @@
-// Who may connect to an engine, and what comes on these connections.
+// Decides which workers may connect to an engine, and receives on their connections.
 #include "server/service/engine_connection.h"
 
 #include <optional>
@@ -29,12 +29,12 @@ absl::StatusOr<Buffer> Engine::Connection::Allocate(ByteView header,
   SYNCLINE_ASSIGN_OR_RETURN(const MessageHeader parsed, ParseHeader(header));
   if (IsOwn(parsed)) return engine_.Allocate(header, payload_bytes);
   const auto refused = absl::PermissionDeniedError(
-      absl::StrCat("rank ", parsed.rank, " of job ", parsed.job, " is somebody else"));
-  if (std::exchange(is_impostor_, true)) return refused;  // it is being closed
+      absl::StrCat("rank ", parsed.rank, " of job ", parsed.job, " is another worker"));
+  if (std::exchange(is_impostor_, true)) return refused;  // already being closed
   engine_.OnRefused({Refusal::kIdentity, NameOf(identity_),
-                     absl::StrCat("a worker spoke in the name of rank ", parsed.rank,
-                                  " of job ", parsed.job)});
-  // Not from here: the transport is reading from it.
+                     absl::StrCat("a worker sent a message in the name of rank ",
+                                  parsed.rank, " of job ", parsed.job)});
+  // Posted, because the transport is reading from the connection.
   engine_.loop_->Post([engine = &engine_, identity = identity_, number = number_](
                           Transport&) { engine->CloseConnection(identity, number); });
   return refused;
@@ -71,7 +71,7 @@ ConnectOptions Engine::OnAccepted(const std::string& identity,
                           {"rank", worker.rank},
                           {"incarnation", worker.incarnation},
                           {"error", std::string(status.message())}});
-    // Not at once: this function is part of the endpoint.
+    // Posted, because this function is part of the endpoint that it destroys.
     loop_->Post([this, worker, number](Transport&) { CloseConnection(worker, number); });
   };
   return {.on_failure = on_failure, .receiver = &connection};
@@ -97,12 +97,13 @@ void Engine::OnRefused(const RefusedPeer& refused) {
 bool Engine::CloseIfClogged(const MessageHeader& header, WorkerLink& link) {
   if (!link.IsClogged()) return false;
   const uint64_t number = link.number();
-  if (!clogged_.insert(number).second) return true;  // it is being closed
+  if (!clogged_.insert(number).second) return true;  // already being closed
   const MemberIdentity identity = {header.job, header.rank, header.incarnation};
-  OnRefused({Refusal::kUnread, NameOf(identity),
-             absl::StrCat("a worker sends and does not read the answers: ",
-                          link.endpoint().send_state().waiting_bytes(), " bytes wait")});
-  // Not from here: the transport is reading from it.
+  OnRefused(
+      {Refusal::kUnread, NameOf(identity),
+       absl::StrCat("a worker sends, but does not read the answers: ",
+                    link.endpoint().send_state().waiting_bytes(), " bytes are waiting")});
+  // Posted, because the transport is reading from the connection.
   loop_->Post(
       [this, identity, number](Transport&) { CloseConnection(identity, number); });
   return true;
@@ -121,7 +122,7 @@ void Engine::ForgetJob(uint32_t job) {
 }
 
 void Engine::TakeHello(Job& job, const MessageHeader& header, const Connection& from) {
-  if (!CheckSize(header, 0).ok()) return;  // the epoch has changed since
+  if (!CheckSize(header, 0).ok()) return;  // the epoch may have changed since
   options_.log.Debug("worker connected", {{"job", header.job},
                                           {"rank", header.rank},
                                           {"lanes", from.endpoint()->Describe()}});

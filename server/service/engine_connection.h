@@ -1,4 +1,4 @@
-// A connection that a worker opened to an engine. Of the engine's thread.
+// A connection that a worker opened to an engine. Used by the engine's thread only.
 #pragma once
 
 #include <cstdint>
@@ -10,8 +10,8 @@
 
 namespace syncline {
 
-// Lets through what carries the name that the connection has proved; anything else ends
-// the connection.
+// Accepts messages that carry the name which the connection has proved. Any other message
+// ends the connection.
 class Engine::Connection : public Receiver {
  public:
   Connection(Engine& engine, const MemberIdentity& identity, uint64_t number,
@@ -34,7 +34,7 @@ class Engine::Connection : public Receiver {
   const MemberIdentity identity_;
   const uint64_t number_;
   const std::shared_ptr<Endpoint> endpoint_;
-  bool is_impostor_ = false;  // spoke as somebody else
+  bool is_impostor_ = false;  // a message carried another name
 };
 
 }  // namespace syncline

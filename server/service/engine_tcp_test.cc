@@ -1,4 +1,4 @@
-// Engines whose workers come over TCP.
+// Tests of engines whose workers connect over TCP.
 #include <array>
 #include <string>
 #include <vector>
@@ -19,7 +19,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-// By the mode.
+// The parameter is the mode of the data plane.
 class TcpEngineTest : public EngineTest,
                       public ::testing::WithParamInterface<DataPlaneMode> {
  protected:
@@ -61,7 +61,7 @@ TEST_P(TcpEngineTest, CarriesAStepOnTheConnectionsThatWorkersOpened) {
   EXPECT_EQ(first.Next(), "publish v1");
 }
 
-// Whatever its number: it is the connection that counts.
+// The number of the repeated hello does not matter: only a new connection starts again.
 TEST_P(TcpEngineTest, AHelloThatIsSaidAgainForgetsNothing) {
   Admit({0});
   Commit(1, {0});
@@ -76,11 +76,12 @@ TEST_P(TcpEngineTest, AHelloThatIsSaidAgainForgetsNothing) {
   EXPECT_EQ(worker.Next(), "noted v0");
 }
 
-// By what it sends. Over connections that are not sealed, as these are easily spoken by hand.
+// The parameter is the message that is sent. These connections are not encrypted, so that
+// a test can easily speak the protocol itself.
 class UnreadEngineTest : public TcpEngineTest {
  protected:
-  // Sends the same message without an end and reads nothing, until the connection is
-  // closed. False when that does not come.
+  // Sends the same message repeatedly and reads nothing, until the connection is closed.
+  // Returns false if it is never closed.
   bool SendsUntilItIsClosed(MessageHeader header) {
     RawPeer peer(ParseNetworkAddress(engine_->address())->tcp);
     const std::string identity = EncodeIdentity({kJob, 0, 10});
@@ -140,7 +141,7 @@ TEST_P(TcpEngineTest, WhoSpeaksInTheNameOfAnotherLosesItsConnection) {
   FakeWorker worker(0, engine_->address(), KeyOf(0));
   worker.SayHello();
   MessageHeader header = worker.Header(MessageKind::kPull, 1, 0);
-  header.rank = 1;  // a member, too
+  header.rank = 1;  // also a member
   header.incarnation = 11;
   header.session_key = 1001;
   worker.Send(header, {});
@@ -150,7 +151,7 @@ TEST_P(TcpEngineTest, WhoSpeaksInTheNameOfAnotherLosesItsConnection) {
       HasSubstr("syncline_auth_refused_total{door=\"data\",reason=\"identity\"} 1"));
   EXPECT_THAT(audited_.Take().value_or(""),
               AllOf(HasSubstr("refused what=\"a data connection\""),
-                    HasSubstr("a worker spoke in the name of rank 1 of job 4"),
+                    HasSubstr("a worker sent a message in the name of rank 1 of job 4"),
                     HasSubstr("rank 0 of job 4, incarnation 10")));
 }
 

@@ -39,7 +39,7 @@ TEST_F(EngineTest, CarriesAStepFromPushesToPublishedWeights) {
   EXPECT_EQ(weights, std::vector<float>(kTileElements, 6.0f));
   EXPECT_EQ(engine_->step(), 1u);
   EXPECT_GT(engine_->bytes(), 5u * 4 * kElements);
-  first.SendBlock(MessageKind::kPush, 1, 0, 1.0f);  // again: counted before
+  first.SendBlock(MessageKind::kPush, 1, 0, 1.0f);  // a repetition: counted before
   EXPECT_EQ(first.Next(), "ack s0");
   first.Send(first.Header(MessageKind::kPull, 1, 1), {});
   EXPECT_EQ(first.Next(), "noted v1") << "it was sent, and this connection loses nothing";
@@ -54,7 +54,7 @@ TEST_F(EngineTest, CarriesAStepFromPushesToPublishedWeights) {
   EXPECT_THAT(Exposition(), HasSubstr("syncline_step_seconds_count{job_name=\"job\"} 1"));
 }
 
-// Frozen tensors make no steps.
+// Frozen tensors take no part in steps.
 TEST_F(EngineTest, AStepIsWholeWithoutTheFrozenBlocks) {
   AddJob(kJob, 2);
   Commit(1, {0});
@@ -88,7 +88,8 @@ TEST_F(EngineTest, TellsAWorkerWhyItsMessageIsNotTaken) {
       HasSubstr("syncline_refused_total{job_name=\"job\",reason=\"stale_epoch\"} 1"));
 }
 
-// The refusal of what arrived too early says so, also when the epoch has come meanwhile.
+// A push that arrives before its epoch is refused as such, even if the epoch is committed
+// before the answer is sent.
 TEST_F(EngineTest, JudgesAMessageByTheEpochOfItsArrival) {
   Commit(1, {0});
   FakeWorker worker(0, engine_->address());
@@ -97,7 +98,7 @@ TEST_F(EngineTest, JudgesAMessageByTheEpochOfItsArrival) {
   EXPECT_EQ(worker.Next(), "ack s0");
   engine_->Apply(kJob, ShardPrepare{2});
   EXPECT_TRUE(std::holds_alternative<ShardPrepared>(outputs_.Take().value()));
-  // The engine stands still: the commit is queued before the push is looked at.
+  // The engine's thread waits: the commit is queued before the push is handled.
   worker.SendBlock(MessageKind::kPush, 2, 0, 1.0f);
   worker.Flush();
   engine_->Apply(kJob, ShardCommit{.epoch = 2, .members = {{0, 10, 0, 1000}}});
@@ -112,7 +113,7 @@ TEST_F(EngineTest, AnswersOnlyWhoShowsTheSessionKey) {
   Commit(1, {0});
   FakeWorker worker(0, engine_->address());
   worker.SendHello(/*session_key_offset=*/1);
-  worker.SendBlock(MessageKind::kSeed, 1, 0, 8.0f);  // its ack has no way back
+  worker.SendBlock(MessageKind::kSeed, 1, 0, 8.0f);  // its acknowledgement cannot be sent
   worker.SayHello();
   worker.Send(worker.Header(MessageKind::kPull, 1, 0), {});
   EXPECT_EQ(worker.Next(), "publish v0");
@@ -148,7 +149,8 @@ TEST_F(EngineTest, DroppedMembersHearNothingMore) {
   const auto applied = outputs_.Take();
   ASSERT_TRUE(applied.has_value() && std::holds_alternative<ShardApplied>(*applied));
   EXPECT_EQ(std::get<ShardApplied>(*applied).contributors.size(), 1u);
-  // Back in the job: anything sent to it meanwhile would come before this.
+  // The worker is a member again. Anything sent to it in between would arrive before
+  // this.
   Commit(3, {0, 1});
   second.SayHello();
   second.Send(second.Header(MessageKind::kPull, 3, 1), {});

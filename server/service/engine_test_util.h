@@ -1,4 +1,4 @@
-// An engine and workers over the real transport, in one process. Tests only.
+// An engine and workers over the real transport, in one process. For tests only.
 #pragma once
 
 #include <deque>
@@ -27,7 +27,7 @@ inline constexpr uint32_t kJob = 4;
 inline constexpr uint32_t kElements = 70'000;
 inline constexpr absl::Duration kPatience = absl::Seconds(20);
 
-// What arrived, in order, for a test that waits for it.
+// Holds what arrived, in order, for a test that waits for it.
 template <typename T>
 class Mailbox {
  public:
@@ -36,7 +36,7 @@ class Mailbox {
     items_.push_back(std::move(item));
   }
 
-  // Nullopt when nothing comes.
+  // Returns nullopt if nothing comes in time.
   std::optional<T> Take(absl::Duration patience = kPatience) {
     absl::MutexLock lock(&mutex_);
     const auto has_item = [this] { return !items_.empty(); };
@@ -75,10 +75,10 @@ inline std::string Describe(const std::optional<ReceivedByWorker>& message) {
   }
 }
 
-// The worker's end of the wire.
+// A worker, as an engine sees it.
 class FakeWorker : private Receiver {
  public:
-  // `key`: as the engine was told, where it asks for one.
+  // `key`: the key given to Admit, if the engine needs one.
   FakeWorker(uint32_t rank, const std::string& engine_address, SecretKey key = {})
       : rank_(rank) {
     const NetworkOptions options = {
@@ -94,7 +94,7 @@ class FakeWorker : private Receiver {
   void AwaitLoss() { lost_.WaitForNotification(); }
   ~FakeWorker() override { Die(); }
 
-  // Returns when what was sent before has been handed to the transport.
+  // Returns when everything sent before has been handed to the transport.
   void Flush() {
     absl::Notification done;
     loop_->Post([&](Transport& transport) {
@@ -133,7 +133,7 @@ class FakeWorker : private Receiver {
     SendHello(0);
     EXPECT_EQ(Next(), absl::StrCat("welcome ", hellos_));
   }
-  // As the last one was.
+  // Sends the last hello again.
   void RepeatHello() {
     --hellos_;
     SayHello();
@@ -146,7 +146,7 @@ class FakeWorker : private Receiver {
          Buffer::CopyOf(std::as_bytes(std::span(address.data(), address.size()))));
   }
 
-  // All elements have the same value.
+  // Sends a block whose elements all have this value.
   void SendBlock(MessageKind kind, uint64_t epoch, uint64_t step, float value) {
     std::vector<float> values(kElements, value);
     const Buffer payload = Gather(EncodeBlock(
@@ -184,7 +184,7 @@ class EngineTest : public ::testing::Test {
   EngineTest() { Restart({}); }
 
   void Restart(const DataPlanePlan& plan,
-               uint64_t most_unread_bytes = WorkerLink::kMostUnreadBytes) {
+               uint64_t most_unread_bytes = WorkerLink::kMaxUnreadBytes) {
     EngineEvents events;
     events.on_output = [this](uint32_t, const ShardOutput& output) {
       outputs_.Put(output);
@@ -200,7 +200,7 @@ class EngineTest : public ::testing::Test {
     AddJob(kJob);
   }
 
-  // A job of one block, and of so many that are frozen.
+  // Returns a job of one trained block and `frozen` frozen ones.
   EngineJobOptions JobOptions(uint32_t job, uint32_t frozen = 0) const {
     EngineJobOptions options;
     options.shard.job = job;
@@ -241,7 +241,8 @@ class EngineTest : public ::testing::Test {
     return prometheus::TextSerializer().Serialize(registry_.Collect());
   }
 
-  // Connections have no order among each other: what one has sent is there when it counts.
+  // Waits until the metrics contain the line. Messages on different connections have no
+  // order; a message has been handled when it is counted.
   void AwaitExposition(const std::string& line) {
     while (!absl::StrContains(Exposition(), line)) std::this_thread::yield();
   }
@@ -251,7 +252,8 @@ class EngineTest : public ::testing::Test {
   Metrics metrics_{registry_};
   Mailbox<ShardOutput> outputs_;
   Mailbox<std::string> audited_;
-  absl::Notification may_go_on_;  // the engine stands still from ShardPrepared to this
+  // After ShardPrepared the engine's thread waits for this.
+  absl::Notification may_go_on_;
   std::unique_ptr<Engine> engine_;
 };
 

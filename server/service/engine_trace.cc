@@ -1,4 +1,5 @@
-// What an engine records while a trace of a job is open (comm/base/trace_recorder.h).
+// Records what an engine does while a trace of a job is open
+// (comm/base/trace_recorder.h).
 #include <variant>
 
 #include "comm/transport/message.h"
@@ -7,8 +8,8 @@
 namespace syncline {
 namespace {
 
-// A contribution that made the step, or a decision that made it for all blocks, is the
-// step; another one was taken in.
+// Returns the span for the input, without times. A contribution that completes the step,
+// or a decision, gets a kStep span. Any other contribution gets a kReceive span.
 std::optional<TraceSpan> SpanOf(const ShardInput& input, const ShardOutputs& outputs) {
   const ShardApplied* applied = nullptr;
   for (const ShardOutput& output : outputs) {

@@ -1,4 +1,4 @@
-// Events as messages.
+// Converts events to protocol messages.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@ namespace syncline {
 
 v1::EventsReply ToProto(const std::vector<LoggedEvent>& events);
 
-// To the jobs that `reply` has, and to itself those of no job.
+// Adds events to the jobs that `reply` has. Events of no job go to `reply` itself.
 void AppendEvents(const std::map<uint32_t, std::vector<LoggedEvent>>& events,
                   v1::StatusReply& reply);
 

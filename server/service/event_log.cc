@@ -31,7 +31,7 @@ Json ToJson(const LoggedEvent& logged) {
   return json;
 }
 
-// Between two characters of UTF-8.
+// Cuts the text between two UTF-8 characters.
 void CutTo(size_t most, std::string& text) {
   if (text.size() <= most) return;
   const auto continues = [&text](size_t at) {
@@ -41,7 +41,7 @@ void CutTo(size_t most, std::string& text) {
   text.resize(most);
 }
 
-// Throws Json's errors. Nothing for a kind of a later version.
+// Throws the errors of Json. Returns nothing if the kind is of a later version.
 std::optional<LoggedEvent> EventFrom(const Json& json) {
   const auto kind = EventKindOf(json.at("kind").get<std::string>());
   if (!kind) return std::nullopt;
@@ -59,7 +59,7 @@ std::optional<LoggedEvent> EventFrom(const Json& json) {
 
 std::vector<LoggedEvent> EventLog::Log::Shown(size_t most) const {
   if (events.empty()) return {};
-  // Numbers of what was added since the last Show follow each other.
+  // Events added since the last Show have consecutive numbers.
   const size_t hidden = std::min<size_t>(events.size(), events.back().number - shown);
   const size_t seen = events.size() - hidden;
   const auto begin =
@@ -71,7 +71,7 @@ absl::Status EventLog::Restore(const std::string& key, const std::string& value)
   uint32_t job = 0;
   const std::string prefix = kRecords;
   if (!absl::SimpleAtoi(key.substr(prefix.size()), &job)) {
-    return absl::DataLossError(absl::StrCat("'", key, "' is of no job"));
+    return absl::DataLossError(absl::StrCat("'", key, "' does not belong to a job"));
   }
   const Json json = Json::parse(value, nullptr, /*allow_exceptions=*/false);
   Log log;
@@ -89,8 +89,7 @@ absl::Status EventLog::Restore(const std::string& key, const std::string& value)
       log.events.push_back(*std::move(logged));
     }
   } catch (const Json::exception& error) {
-    return absl::DataLossError(
-        absl::StrCat("a field is not as it must be: ", error.what()));
+    return absl::DataLossError(absl::StrCat("a field is invalid: ", error.what()));
   }
   if (log.events.empty()) return absl::OkStatus();
   Trim(log);
@@ -142,7 +141,7 @@ std::vector<StoreRecord> EventLog::Changes() const {
     const Json json = {{"version", kVersion},
                        {"name", log.events.back().event.job_name},
                        {"events", std::move(events)}};
-    // Names come from members: what is no UTF-8 must not end the process.
+    // Names come from members. Invalid UTF-8 in them must not end the process.
     changes.push_back({KeyOf(job), std::make_shared<const std::string>(json.dump(
                                        -1, ' ', false, Json::error_handler_t::replace))});
   }
@@ -179,7 +178,7 @@ std::vector<JobEnd> EventLog::Ends(absl::Time now) const {
   absl::MutexLock lock(&mutex_);
   std::vector<JobEnd> ends;
   for (const auto& entry : logs_) {
-    const auto& log = entry.second;  // clang 14 captures no structured binding
+    const auto& log = entry.second;  // clang 14 does not capture structured bindings
     const auto last_of = [&log](EventKind kind, const char* words) {
       return std::find_if(
           log.events.rbegin(), log.events.rend(), [&](const LoggedEvent& logged) {
@@ -189,7 +188,8 @@ std::vector<JobEnd> EventLog::Ends(absl::Time now) const {
     };
     const auto end = last_of(EventKind::kEnd, "");
     if (end == log.events.rend()) continue;
-    const auto exit = last_of(EventKind::kExit, " died");  // and none that was stopped
+    // Not the exits of stopped processes.
+    const auto exit = last_of(EventKind::kExit, " died");
     ends.push_back({.last = *end,
                     .exit = exit == log.events.rend() ? "" : exit->event.what,
                     // The host's clock may have been set back.

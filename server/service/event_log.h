@@ -1,16 +1,19 @@
-// The events of all jobs (server/coordinator/events.h) with their times of day: kept for
-// people, bounded, and stored, so that they outlive the coordinator.
+// The events of all jobs (server/coordinator/events.h), with their times of day, for
+// people. Their number is limited, and they are stored so that they outlive the
+// coordinator.
 //
-//   log.Add(event);                                    // as the machine says them
+//   log.Add(event);                                    // as the machine gives them out
 //   for (const StoreRecord& record : log.Changes()) …  // a few times a second: store it
-//   log.Show();                                        // from now on readers see them
+//   log.Show();                                        // readers see them from now on
 //   log.Of(7);                                         // the events of job 7, oldest first
-//   log.Ends();                                        // what became of jobs that are over
+//   log.Ends();                                        // how jobs have ended
 //
-// Numbers count the events of a job from 1. Readers see only what is stored: no number is
-// seen twice for different events, also when the coordinator is killed between the two.
+// The events of a job are numbered from 1. Readers see only events that are stored.
+// Therefore no reader sees two different events with the same number, even if the
+// coordinator is killed before it stores one.
 //
-// Thread safety: Of, All, Ends and Latest may be called from any thread, the others from one.
+// Thread safety: any thread may call Of, All, Ends and Latest. The other methods must be
+// called by one thread.
 #pragma once
 
 #include <cstddef>
@@ -35,18 +38,20 @@ struct LoggedEvent {
   CoordinatorEvent event = {};
 };
 
-// Of a job that is over.
+// How a job ended.
 struct JobEnd {
-  LoggedEvent last = {};    // which says so
-  std::string exit = {};    // the last exit that a launcher had told; empty: none
-  absl::Duration age = {};  // since the end, by the time of day; not negative
+  LoggedEvent last = {};  // the event that says so
+  // The last death of a process that a launcher reported. Empty: none.
+  std::string exit = {};
+  absl::Duration age = {};  // since the end, by the wall clock; not negative
 };
 
 struct EventLogLimits {
-  size_t events = 200;  // of a job: then the oldest goes
-  // With events: then the one whose last event is oldest goes. Those of no job stay.
+  size_t events = 200;  // of each job; the oldest is dropped first
+  // Number of jobs with events. The job whose last event is oldest is dropped first.
+  // Events that belong to no job are kept.
   size_t jobs = 128;
-  size_t words = 1024;  // bytes of a sentence
+  size_t words = 1024;  // bytes of an event's text; the rest is cut off
 };
 
 class EventLog {
@@ -55,32 +60,35 @@ class EventLog {
 
   explicit EventLog(const EventLogLimits& limits = {}) : limits_(limits) {}
 
-  // What a coordinator before this one had stored under `key`. DataLoss when it cannot be
-  // read: the events of that job are lost, and nothing else.
+  // Takes what an earlier coordinator process stored under `key`. Fails with DataLoss if
+  // the value cannot be read. Only the events of that job are lost then.
   absl::Status Restore(const std::string& key, const std::string& value);
 
+  // Adds an event. Readers see it after the next Show.
   void Add(CoordinatorEvent event) ABSL_LOCKS_EXCLUDED(mutex_);
   void Add(CoordinatorEvent event, absl::Time now) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Records with what was added since the last Show; without a value: to be erased.
+  // Returns the records to store for what was added since the last Show. A record without
+  // a value must be erased.
   std::vector<StoreRecord> Changes() const ABSL_LOCKS_EXCLUDED(mutex_);
+  // Shows readers what was added. Call it after the records of Changes are stored.
   void Show() ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Oldest first.
+  // These return the oldest event first.
   std::vector<LoggedEvent> Of(uint32_t job) const ABSL_LOCKS_EXCLUDED(mutex_);
   std::vector<LoggedEvent> All() const ABSL_LOCKS_EXCLUDED(mutex_);
-  // Of jobs that are over, by their numbers.
+  // Returns the ends of jobs that are over, by job number.
   std::vector<JobEnd> Ends() const ABSL_LOCKS_EXCLUDED(mutex_);
   std::vector<JobEnd> Ends(absl::Time now) const ABSL_LOCKS_EXCLUDED(mutex_);
-  // The last `most` of each job.
+  // Returns the last `most` events of each job.
   std::map<uint32_t, std::vector<LoggedEvent>> Latest(size_t most) const
       ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
   struct Log {
     std::deque<LoggedEvent> events;
-    uint64_t shown = 0;  // the last number that is stored
+    uint64_t shown = 0;  // number of the last event that is stored
 
-    // The last ones.
+    // Returns the last `most` events that readers may see.
     std::vector<LoggedEvent> Shown(size_t most) const;
   };
 
@@ -90,7 +98,8 @@ class EventLog {
   const EventLogLimits limits_;
   mutable absl::Mutex mutex_;
   std::map<uint32_t, Log> logs_ ABSL_GUARDED_BY(mutex_);  // by job
-  std::set<uint32_t> forgotten_ ABSL_GUARDED_BY(mutex_);  // jobs, until that is stored
+  // Jobs, until their erasure is stored.
+  std::set<uint32_t> forgotten_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace syncline

@@ -14,7 +14,7 @@
 namespace syncline {
 namespace {
 
-// "0.1.0", and what a packager adds.
+// Enough for "0.1.0" and a suffix that a packager adds.
 constexpr size_t kMaxBuildBytes = 64;
 
 absl::Status CheckProtocol(uint32_t theirs, const std::string& build) {
@@ -50,7 +50,7 @@ absl::Status CheckRole(const Peer& peer, Action action, const std::string& job) 
   return peer.identity ? CheckAllowed(*peer.identity, action, job) : absl::OkStatus();
 }
 
-// "ipv4:10.0.0.7:41234" without the port, which is another each time.
+// Returns "ipv4:10.0.0.7:41234" without the port, which differs for each connection.
 std::string HostOf(const std::string& address) {
   return address.substr(0, address.rfind(':'));
 }
@@ -65,10 +65,10 @@ absl::StatusOr<std::unique_ptr<Gate>> Gate::Create(GateOptions options) {
   Lists lists;
   SYNCLINE_ASSIGN_OR_RETURN(lists.doorkeeper, Doorkeeper::Create(options.tls));
   if (!options.revoked_file.empty() && !options.tls.HasTls()) {
-    return WithFailure(absl::InvalidArgumentError(
-                           "--revoked says which certificates are worth nothing any "
-                           "more; give --tls-* as well"),
-                       Failure::kUsage);
+    return WithFailure(
+        absl::InvalidArgumentError("--revoked lists certificates that are no longer "
+                                   "valid; give --tls-* as well"),
+        Failure::kUsage);
   }
   SYNCLINE_ASSIGN_OR_RETURN(
       lists.revoked,
@@ -94,8 +94,8 @@ void Gate::ServesAt(const std::string& address, std::shared_ptr<FrontDoor> door)
   const bool can_tell = lists_.users->CanTell(names);
   if (!can_tell) {
     options_.log.Warning(
-        "every user of this host may attach and change jobs: without TLS the kernel says "
-        "who they are, and it does not even say who listens here",
+        "every user of this host may attach and change jobs: without TLS, users are "
+        "known from the kernel, which does not even say who listens here",
         {{"address", address}});
   }
   absl::MutexLock lock(&mutex_);
@@ -122,7 +122,8 @@ absl::Status Gate::CheckUser(const Peer& peer) const {
   }
   const absl::Status verdict = lists_.users->Check(connection);
   if (verdict.ok() || !connection.servers.empty()) return verdict;
-  return absl::UnavailableError("this coordinator has only begun to listen; come back");
+  return absl::UnavailableError(
+      "this coordinator has only just begun to listen; try again");
 }
 
 absl::Status Gate::CheckRevoked(const Peer& peer) const {
@@ -141,7 +142,7 @@ absl::Status Gate::CheckAuthority(const Peer& peer) const {
   if (verdict.ok()) return verdict;
   return absl::UnavailableError(absl::StrCat(
       "the certificate of this ", NameOf(peer), " (serial ", peer.serial, ") is ",
-      verdict.message(), "; come back with one of an authority in --tls-ca"));
+      verdict.message(), "; connect again with one of an authority in --tls-ca"));
 }
 
 absl::Status Gate::CountStream(const Peer& peer) {
@@ -219,9 +220,9 @@ absl::Status Gate::CheckMessage(const v1::MemberMessage& message,
   SYNCLINE_RETURN_IF_ERROR(CheckRevoked(peer));
   SYNCLINE_RETURN_IF_ERROR(CheckAuthority(peer));
   if (absl::Now() >= peer.until) {
-    return absl::UnavailableError(
-        absl::StrCat("the certificate of this ", NameOf(peer), " (serial ", peer.serial,
-                     ") has expired; come back with a new one (`syncline certs issue`)"));
+    return absl::UnavailableError(absl::StrCat(
+        "the certificate of this ", NameOf(peer), " (serial ", peer.serial,
+        ") has expired; connect again with a new one (`syncline certs issue`)"));
   }
   if (message.has_server_hello()) {
     SYNCLINE_RETURN_IF_ERROR(CheckTerms(message.server_hello(), options_.timeouts));
@@ -263,7 +264,8 @@ void Gate::RefusedUser(const char* what, const Peer& peer, const absl::Status& w
 
 void Gate::Say(const char* what, const Peer& peer, const absl::Status& why) {
   const std::string reason = Printable(std::string(why.message()), 1000);
-  // Reasons have words of whoever asks, and many hosts may be one's own.
+  // Reasons contain words that the client chose, and one client may use many hosts. So
+  // neither is part of the group (comm/base/repeats.h).
   const std::string group = absl::StrCat(NameOf(peer), "\n", what);
   const uint64_t count =
       refused_.ToSay(absl::StrJoin({HostOf(peer.address), group, reason}, "\n"), group);
@@ -302,5 +304,4 @@ void Gate::Drained(const Peer& peer, const std::string& server, bool force,
        {"peer", peer.address}});
 }
 
-// How often a refusal of this kind happened, this time included.
 }  // namespace syncline

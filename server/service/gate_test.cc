@@ -61,7 +61,7 @@ TEST_F(GateTest, WritesDownWhoCameInAsWhat) {
   EXPECT_EQ(line["peer"], "ipv4:10.0.0.7:41234");
 }
 
-// It is no refusal: a member that was given a new one comes back with it.
+// This is not a refusal: a member with a new certificate connects again with it.
 TEST_F(GateTest, NobodyIsListenedToLongerThanItsCertificateHolds) {
   v1::MemberMessage beat;
   beat.mutable_heartbeat();
@@ -86,7 +86,8 @@ TEST_F(GateTest, WritesDownWhatAChangeChanged) {
   EXPECT_EQ(line["identity"], "operator");
 }
 
-// Of one host the 1st, 2nd, 4th …; ports do not make it another. All are counted.
+// Of each host only the 1st, 2nd, 4th … refusal is logged, whatever the port. All are
+// counted.
 TEST_F(GateTest, NobodyFillsTheDiskWithRefusals) {
   const absl::Status denied = absl::PermissionDeniedError("may not");
   Peer peer = worker_;
@@ -119,7 +120,7 @@ TEST_F(GateTest, OneKindOfRefusalDoesNotHideAnother) {
   EXPECT_THAT(counts, ElementsAre(1, 2, 1, 1));
 }
 
-// One that names jobs which nobody has, each once: the reasons are all different.
+// This client names a different job each time, so the reasons are all different.
 TEST_F(GateTest, NobodyHidesTheRefusalsOfOthersBehindHisOwn) {
   for (int i = 0; i < 5000; ++i) {
     gate_->Refused("a call", worker_,
@@ -141,7 +142,7 @@ TEST_F(GateTest, ManyHostsCannotFillItEither) {
     peer.address = absl::StrCat("ipv4:10.0.", i / 256, ".", i % 256, ":1");
     gate_->Refused("a stream", peer, absl::PermissionDeniedError("no"));
   }
-  // 4096 hosts once each, and all others together.
+  // 4096 hosts have one line each. All others are counted together.
   EXPECT_EQ(AuditLines().size(), 4096u + 13u);
 }
 

@@ -1,4 +1,4 @@
-// Without TLS, on loopback: the coordinator is for its own user.
+// Tests of the coordinator without TLS, on loopback: only its own user is admitted.
 #include <netinet/in.h>
 #include <unistd.h>
 
@@ -44,9 +44,9 @@ class GateUsersTest : public testing::Test {
     Start(users, tls);
     service_->ServesAt(running_.address);
   }
-  // Of who is connected the kernel knows nobody.
+  // Returns a check that cannot find the user of any connection.
   LocalUsers Nobody() const { return LocalUsers(getuid(), HostSockets(proc_.path())); }
-  // And it may know who listens.
+  // Makes the listening socket of the coordinator known to that check.
   void WriteListener() {
     std::ofstream(proc_.File("net/tcp")) << absl::StrFormat(
         "   0: %08X:%04X 00000000:0000 0A 00000000:00000000 00:00000000 00000000  %d  0 "
@@ -111,7 +111,8 @@ TEST_F(GateUsersTest, OthersAreRefusedAndCounted) {
       HasSubstr("syncline_auth_refused_total{door=\"control\",reason=\"local_user\"} 2"));
 }
 
-// comm/rpc/front_door.h: who waits at the door makes room for others.
+// Connections that wait at the front door may be closed to make room
+// (comm/rpc/front_door.h).
 TEST_F(GateUsersTest, WhoCallsAndMayComeInDoesNotWaitAtTheDoor) {
   Start(LocalUsers::OfThisProcess());
   service_->ServesAt(running_.address, running_.door);
@@ -149,7 +150,7 @@ TEST_F(GateUsersTest, InsecureLetsInEveryUser) {
   EXPECT_TRUE(Call().ok());
 }
 
-// In sandboxes the table may be there, and lack the sockets of this process.
+// In some sandboxes the kernel's table exists, but lacks the sockets of this process.
 TEST_F(GateUsersTest, WhereNotEvenTheServerIsKnownAllAreLetIn) {
   std::ofstream(proc_.File("net/tcp")) << "  sl  local_address rem_address uid inode\n";
   StartAndServe(Nobody());
@@ -161,7 +162,7 @@ TEST_F(GateUsersTest, WhereNothingCanBeReadAllAreLetIn) {
   EXPECT_TRUE(Call().ok());
 }
 
-// Members dial again; refused for good they would end.
+// With Unavailable members connect again. With a final error they would end.
 TEST_F(GateUsersTest, WhoComesTooEarlyIsAskedToComeBack) {
   Start(Nobody());
   EXPECT_EQ(Call().error_code(), grpc::StatusCode::UNAVAILABLE);

@@ -76,7 +76,7 @@ void WriteStepHeld(const StepHeld& held, v1::StepHeld& out) {
   for (const uint32_t incarnation : held.incarnations) out.add_incarnations(incarnation);
 }
 
-// The coordinator looks lives up in it.
+// Sorts the incarnations, because the coordinator searches them.
 StepHeld ReadStepHeld(const v1::StepHeld& in) {
   StepHeld held = {.job = in.job(),
                    .shard = in.shard(),

@@ -1,5 +1,5 @@
-// What members hold, when they come back to a coordinator that was started anew, as
-// messages; and decisions, which are part of that.
+// Converts what members report when they return to a restarted coordinator, and the
+// decisions that are part of it.
 #pragma once
 
 #include <optional>
@@ -25,7 +25,7 @@ void ReadHeld(const v1::HeldServer& in, ServerHello& hello);
 
 void WriteJournals(const ServerHello& hello, v1::ServerHello& out);
 void ReadJournals(const v1::ServerHello& in, ServerHello& hello);
-// With the key that this worker shares with the server of each.
+// Each moved shard gets the key that this worker shares with the shard's new server.
 void WriteMoves(const EpochChanged& change, v1::EpochChanged& out);
 
 }  // namespace syncline

@@ -5,6 +5,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "comm/base/printable.h"
 #include "comm/base/status.h"
 #include "comm/rpc/announcement.h"
 #include "comm/rpc/job_settings_proto.h"
@@ -27,7 +28,7 @@ void WriteNamed(const NamedOptions& options, v1::NamedOptions& out) {
   WriteOptions(options.values, *out.mutable_options());
 }
 
-// Of two options with one name, the last counts.
+// If two options have the same name, the last one counts.
 template <typename Repeated>
 OptionValues ReadOptions(const Repeated& options) {
   OptionValues values;
@@ -91,6 +92,11 @@ TrainingSettings FromProto(const v1::TrainingSpec& in) {
           .aggregation =
               in.aggregate_on_arrival() ? Aggregation::kArrival : Aggregation::kRankOrder,
           .mode = in.has_mode() ? ReadNamed(in.mode()) : NamedOptions{.name = "bsp"}};
+}
+
+std::string SendableError(std::string_view text) {
+  constexpr size_t kMaxErrorBytes = 4000;
+  return Printable(text, kMaxErrorBytes);
 }
 
 absl::Status ErrorOf(uint32_t code, const std::string& message) {

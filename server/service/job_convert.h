@@ -1,8 +1,8 @@
-// Jobs between their messages and the structs of the state machines: specifications as
-// bytes that are digested and forwarded, training settings, and where blocks lie.
+// Converts jobs between protocol messages and the structs of the state machines: job
+// specifications, which are digested and forwarded as bytes, training settings, and
+// placements of blocks.
 //
-// Reading checks what the wire cannot express; what a value may be is the state machines'
-// business.
+// Reading checks only what the wire cannot express. The state machines check the values.
 #pragma once
 
 #include <cstdint>
@@ -18,8 +18,11 @@
 
 namespace syncline {
 
-// Of the code that a server sent; one that says nothing, or nothing known, is a fault of
-// that server.
+// Returns an error's text as a message can carry it. Protobuf refuses texts that are no
+// UTF-8, such as the name of a directory in Latin-1. Long texts are cut.
+std::string SendableError(std::string_view text);
+// Returns the error that a server sent. It is Internal if the code is OK or unknown,
+// because the server is then faulty.
 absl::Status ErrorOf(uint32_t code, const std::string& message);
 
 JobSpec FromProto(const v1::JobSpec& spec);
@@ -27,21 +30,22 @@ TrainingSettings FromProto(const v1::TrainingSpec& training);
 UpdateJob FromProto(const v1::UpdateJobRequest& request);
 void ToProto(const TrainingSettings& training, v1::TrainingSpec& out);
 
-// As a worker would declare it.
+// Returns the declaration that a worker would send for this job.
 Declaration Declare(const JobSpec& spec);
-// Reads the bytes of a v1::JobSpec and digests them.
+// Returns functions that parse and digest the bytes of a v1::JobSpec.
 DeclarationReader WireDeclarations();
 
-// What a server was told: its `declared` has no bytes, its `placement` only
-// shard_of_block. InvalidArgument as ValidateJob.
+// Reads an order to a server. In the result `declared` has no bytes, and `placement` has
+// only shard_of_block. Fails with InvalidArgument as ValidateJob does.
 absl::StatusOr<ConfigureJob> FromProto(const v1::ConfigureJob& configure);
 
-// Bytes that many messages share, made once for messages that follow each other.
+// Serializes placements and addresses. The bytes of the last one are kept, because many
+// messages in a row share them.
 class SharedBytes {
  public:
-  // A v1::Placement.
+  // Returns a serialized v1::Placement.
   const std::string& Of(const std::shared_ptr<const JobPlacement>& placement);
-  // v1::ShardAddresses.
+  // Returns serialized v1::ShardAddresses.
   const std::string& Of(const std::shared_ptr<const std::vector<std::string>>& addresses);
 
  private:

@@ -22,7 +22,7 @@ void JournalTimes::Began(const ShardOutputs& outputs, int64_t now) {
     if (recorded == nullptr) continue;
     ++record;
     const auto* step = std::get_if<StepRecord>(&recorded->record->what);
-    if (step == nullptr || awaited_.size() >= kMostAwaited) continue;
+    if (step == nullptr || awaited_.size() >= kMaxAwaited) continue;
     awaited_.push_back({record, TraceSpan{.begin_ns = now,
                                           .step = step->step,
                                           .block = step->block,

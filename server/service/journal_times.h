@@ -1,5 +1,6 @@
-// How long records of a shard take until they are on the disk, for traces: which record an
-// answer of the journal is about follows from their numbers, so all of them are counted.
+// Measures how long records of a shard take until they are on the disk, for traces. The
+// journal reports only numbers of records, so all records are counted, even while no
+// trace is open.
 //
 // Thread safety: none; the engine's thread owns it.
 #pragma once
@@ -15,19 +16,21 @@ namespace syncline {
 
 class JournalTimes {
  public:
-  // What the shard gave out.
+  // Counts the records among the outputs of a shard.
   void Count(const ShardOutputs& outputs);
-  // The same of the last Count, with its time: these are waited for.
+  // Begins to measure the step records of the outputs that were last passed to Count.
   void Began(const ShardOutputs& outputs, int64_t now);
-  // So many records are on the disk.
+  // Ends the measurement of the first `records` records, which are on the disk. Adds them
+  // to the track.
   void Durable(uint64_t records, TraceTrack& track);
 
  private:
-  // A journal that falls behind shows in the first of them.
-  static constexpr size_t kMostAwaited = 4096;
+  // Further records are not measured. If the journal falls behind, the first ones show
+  // that.
+  static constexpr size_t kMaxAwaited = 4096;
 
   struct Awaited {
-    uint64_t record;  // counted from 1
+    uint64_t record;  // numbered from 1
     TraceSpan span;
   };
   uint64_t records_ = 0;

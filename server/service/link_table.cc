@@ -10,11 +10,13 @@
 namespace syncline {
 namespace {
 
-// Long enough to be drawn at random by nobody else; a bound for what is kept.
+// The minimum is long enough that nobody else draws the same key. The maximum limits what
+// is kept.
 constexpr size_t kMinKeyBytes = 16;
 constexpr size_t kMaxKeyBytes = 64;
 
-// What a member says is acknowledged with each heartbeat, and after so many messages.
+// Messages of a member are acknowledged with each heartbeat, and whenever this many have
+// come.
 constexpr uint64_t kAcknowledgeEvery = 64;
 
 bool IsHello(const v1::MemberMessage& message) {
@@ -24,17 +26,17 @@ bool IsHello(const v1::MemberMessage& message) {
 }  // namespace
 
 void LinkTable::Began(LinkStream* stream, absl::Duration now) {
-  if (silent_.size() >= options_.max_silent_streams) {
+  if (without_hello_.size() >= options_.max_silent_streams) {
     streams_[stream] = 0;
     return stream->Close(absl::UnavailableError(
-        absl::StrCat(silent_.size(), " streams have not said hello; try again")));
+        absl::StrCat(without_hello_.size(), " streams have not said hello; try again")));
   }
-  silent_[stream] = now;
+  without_hello_[stream] = now;
 }
 
 LinkTable::Arrival LinkTable::Heard(LinkStream* stream,
                                     const v1::MemberMessage& message) {
-  if (silent_.erase(stream) > 0) return Greeted(stream, message);
+  if (without_hello_.erase(stream) > 0) return Greeted(stream, message);
   const auto found = streams_.find(stream);
   if (found == streams_.end() || found->second == 0) return {};
   return HeardOn(found->second, message);
@@ -63,18 +65,18 @@ LinkTable::Arrival LinkTable::Greeted(LinkStream* stream,
   if (message.term() > term_) {
     return Refuse(stream, absl::UnavailableError(absl::StrCat(
                               "this coordinator has term ", term_,
-                              ", and the member has heard of term ", message.term(),
-                              ": it is an old one, or lost its state")));
+                              ", but the member has seen term ", message.term(),
+                              ": it is an old coordinator, or lost its state")));
   }
   const auto known = by_key_.find(key);
   if (known != by_key_.end()) return Returned(known->second, stream, message);
   if (is_resume && message.term() > 0 && message.term() < term_)
-    return SayUnknown(stream);
+    return AskForHello(stream);
   if (is_resume) {
     return Refuse(stream,
                   WithFailure(absl::UnavailableError(
                                   "the coordinator does not know this session; it was "
-                                  "started anew, or dropped the session long ago"),
+                                  "restarted, or dropped the session long ago"),
                               Failure::kRetryable));
   }
   const ConnectionId connection = next_++;
@@ -95,44 +97,43 @@ LinkTable::Arrival LinkTable::Greeted(LinkStream* stream,
   return {.kind = Arrival::kHello, .connection = connection};
 }
 
-LinkTable::Arrival LinkTable::SayUnknown(LinkStream* stream) {
+LinkTable::Arrival LinkTable::AskForHello(LinkStream* stream) {
   v1::CoordinatorMessage unknown;
   unknown.mutable_link_unknown();
   unknown.set_term(term_);
   stream->Send(std::make_shared<const v1::CoordinatorMessage>(std::move(unknown)));
   streams_[stream] = 0;
-  stream->Close(absl::UnavailableError("the coordinator was started anew"));
+  stream->Close(absl::UnavailableError("the coordinator was restarted"));
   return {};
 }
 
-// `message` says what the member had seen when it dialled: nothing, when it repeats its
-// hello. What it has acknowledged since then on its old stream counts as well: a
-// coordinator that was paused may read that first.
+// `message` says what the member had received when it connected: nothing if it repeats
+// its hello. Acknowledgements that came later on the old stream count too. A coordinator
+// that was paused may read those first.
 LinkTable::Arrival LinkTable::Returned(ConnectionId connection, LinkStream* stream,
                                        const v1::MemberMessage& message) {
   Link& link = links_.at(connection);
   if (link.owner != stream->owner()) {
-    return Refuse(stream,
-                  WithFailure(absl::PermissionDeniedError(absl::StrCat(
-                                  "the session is that of the ", link.owner,
-                                  ", and this is the ", stream->owner(),
-                                  "; go on with the certificate that it began with")),
-                              Failure::kUsage));
+    return Refuse(stream, WithFailure(absl::PermissionDeniedError(absl::StrCat(
+                                          "the session is that of the ", link.owner,
+                                          ", but this is the ", stream->owner(),
+                                          "; use the certificate with which it began")),
+                                      Failure::kUsage));
   }
-  // No end is final: the member goes by the stream that it was told is ready.
+  // The status must not be final, because the member uses the stream that it was told is
+  // ready.
   if (message.beat() <= link.stream_number) {
     return Refuse(stream, absl::UnavailableError("the member has a newer stream"));
   }
   if (message.seen() > link.queue.last()) {
-    return Refuse(stream,
-                  absl::AbortedError(absl::StrCat(
-                      "a session wants to go on after message ", message.seen(),
-                      ", of which the coordinator knows nothing; connect again")));
+    return Refuse(stream, absl::AbortedError(absl::StrCat(
+                              "a session asks to continue after message ", message.seen(),
+                              ", which the coordinator never sent; connect again")));
   }
   link.stream_number = message.beat();
   if (link.stream != nullptr) {
     streams_[link.stream] = 0;
-    link.stream->Close(absl::UnavailableError("a newer stream has taken the place"));
+    link.stream->Close(absl::UnavailableError("a newer stream has replaced this one"));
   }
   link.stream = stream;
   streams_[stream] = connection;
@@ -161,7 +162,7 @@ LinkTable::Arrival LinkTable::HeardOn(ConnectionId connection,
     Answer(link);
   }
   if (message.body_case() == v1::MemberMessage::BODY_NOT_SET) {
-    if (message.seen() > 0) return {};  // an acknowledgement alone
+    if (message.seen() > 0) return {};  // only an acknowledgement
   }
   if (message.number() == 0) return {Arrival::kMessage, connection, {}};
   switch (link.received.Take(message.number())) {
@@ -181,7 +182,8 @@ LinkTable::Arrival LinkTable::HeardOn(ConnectionId connection,
   return refused;
 }
 
-// Says what was heard: a heartbeat without an answer is the coordinator's silence.
+// Acknowledges what was received. Members take a heartbeat without an answer for silence
+// of the coordinator.
 void LinkTable::Answer(Link& link) const {
   v1::CoordinatorMessage answer;
   answer.set_seen(link.received.last());
@@ -191,7 +193,7 @@ void LinkTable::Answer(Link& link) const {
 }
 
 ConnectionId LinkTable::Ended(LinkStream* stream) {
-  silent_.erase(stream);
+  without_hello_.erase(stream);
   const auto found = streams_.find(stream);
   if (found == streams_.end()) return 0;
   const ConnectionId connection = found->second;
@@ -210,7 +212,7 @@ absl::Status LinkTable::Send(ConnectionId connection, v1::CoordinatorMessage mes
   const size_t bytes = message.ByteSizeLong();
   auto shared = std::make_shared<const v1::CoordinatorMessage>(std::move(message));
   SYNCLINE_RETURN_IF_ERROR(link.queue.Push(shared, bytes).status());
-  // Without a key nobody can come back for what was lost.
+  // Without a key the member cannot return for messages that were lost.
   if (link.key.empty()) link.queue.Acknowledge(link.queue.last());
   if (link.stream != nullptr) link.stream->Send(std::move(shared));
   return absl::OkStatus();
@@ -244,11 +246,11 @@ void LinkTable::Forget(ConnectionId connection) {
 void LinkTable::Tick(absl::Duration now) {
   const Timeouts& timeouts = options_.timeouts;
   std::vector<LinkStream*> late;
-  for (const auto& [stream, since] : silent_) {
+  for (const auto& [stream, since] : without_hello_) {
     if (now - since >= timeouts.reconnect_grace) late.push_back(stream);
   }
   for (LinkStream* stream : late) {
-    silent_.erase(stream);
+    without_hello_.erase(stream);
     Refuse(stream,
            absl::DeadlineExceededError(absl::StrCat(
                "no hello within ", absl::FormatDuration(timeouts.reconnect_grace))));
@@ -262,7 +264,7 @@ void LinkTable::Tick(absl::Duration now) {
 }
 
 void LinkTable::CloseAll(const absl::Status& status) {
-  for (const auto& [stream, since] : silent_) stream->Close(status);
+  for (const auto& [stream, since] : without_hello_) stream->Close(status);
   for (const auto& [stream, connection] : streams_) stream->Close(status);
 }
 

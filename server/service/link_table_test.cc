@@ -106,7 +106,7 @@ TEST_F(LinkTableTest, GoesOnOnANewStreamWithWhatWasMissed) {
   EXPECT_EQ(table_.Heard(&second_, Numbered(2)).kind, Arrival::kMessage);
 }
 
-// A secret key that leaked must not make a worker of another.
+// A worker that has another's secret key must not be taken for it.
 TEST_F(LinkTableTest, GoesOnWithNobodyButItsOwner) {
   first_.whose = "worker of job 'a'";
   second_.whose = "worker of job 'b'";
@@ -131,7 +131,7 @@ TEST_F(LinkTableTest, ANewerStreamTakesThePlaceOfAHalfOpenOne) {
   EXPECT_EQ(table_.Ended(&second_), link);
 }
 
-// After a pause the coordinator finds all that came meanwhile, in any order.
+// After a pause the coordinator may handle streams in any order.
 TEST_F(LinkTableTest, AStreamThatWasGivenUpTakesNoPlace) {
   const ConnectionId link = Greet(first_, Hello());
   EXPECT_EQ(Come(second_, Resume(0, kKey, 3)).kind, Arrival::kReturned);
@@ -142,7 +142,8 @@ TEST_F(LinkTableTest, AStreamThatWasGivenUpTakesNoPlace) {
   EXPECT_EQ(table_.Ended(&second_), link);
 }
 
-// It said what it had seen when it dialled, and went on acknowledging on the old stream.
+// The member sent on the new stream what it had received then, and later acknowledged
+// more on the old stream.
 TEST_F(LinkTableTest, AcknowledgementsMayOvertakeTheStreamThatWasDialledBeforeThem) {
   const ConnectionId link = Greet(first_, Hello());
   EXPECT_TRUE(table_.Send(link, Saying("a")).ok());
@@ -157,7 +158,7 @@ TEST_F(LinkTableTest, AcknowledgementsMayOvertakeTheStreamThatWasDialledBeforeTh
   EXPECT_EQ(table_.Heard(&second_, Numbered(1)).kind, Arrival::kMessage);
 }
 
-// Its words are those of an older time, and no reason to end the member.
+// What it says is out of date, and no reason to end the member.
 TEST_F(LinkTableTest, AStreamThatWasGivenUpEndsWithABreakWhateverItSays) {
   Greet(first_, Hello());
   EXPECT_EQ(Come(second_, Resume(0, kKey, 3)).kind, Arrival::kReturned);
@@ -251,7 +252,7 @@ TEST_F(LinkTableTest, AMemberWithoutAKeyCannotComeBack) {
   EXPECT_EQ(Come(second_, Resume(0, "")).kind, Arrival::kRefused);
 }
 
-// ---- Of a coordinator that was started anew ----
+// ---- A restarted coordinator ----
 
 TEST_F(LinkTableTest, AMemberOfAFormerLifeSaysHelloAnew) {
   table_.SetTerm(5);
@@ -261,7 +262,7 @@ TEST_F(LinkTableTest, AMemberOfAFormerLifeSaysHelloAnew) {
   EXPECT_THAT(first_.lines, ElementsAre("unknown in term 5"));
   ASSERT_TRUE(first_.end.has_value());
   EXPECT_TRUE(absl::IsUnavailable(*first_.end));
-  EXPECT_EQ(FailureOf(*first_.end), Failure::kNone);  // a break: it dials again
+  EXPECT_EQ(FailureOf(*first_.end), Failure::kNone);  // not final: it connects again
   v1::MemberMessage hello = Hello("another key of 16");
   hello.set_term(5);
   EXPECT_NE(Greet(second_, hello), 0u);

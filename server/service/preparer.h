@@ -1,11 +1,11 @@
-// The thread on which the coordinator's service carries out what takes long
-// (server/coordinator/preparation.h): what concerns small jobs does not wait behind what
-// concerns large ones, but in turn with it.
+// The thread that carries out the coordinator's long computations
+// (server/coordinator/preparation.h). Orders about small and large jobs take turns, so
+// that small ones do not wait behind all large ones.
 //
 //   Preparer preparer([&](Prepared done) { ... });  // on the preparer's thread
 //   preparer.Order(order);
 //
-// Thread safety: all methods from any thread but its own.
+// Thread safety: any thread except its own may call the methods.
 #pragma once
 
 #include <deque>
@@ -24,7 +24,7 @@ class Preparer {
   ~Preparer();  // stops
 
   void Order(Preparation order) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Finishes what is under way and forgets the rest.
+  // Finishes the order that is under way, and forgets the rest.
   void Stop() ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:

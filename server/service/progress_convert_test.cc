@@ -19,14 +19,6 @@ RecordProgress Sent(const RecordProgress& records) {
   return ProgressFromProto(arrived).at(0).records.value();
 }
 
-TEST(AddRecords, TwoEnginesAreAsFarAsTheSlowerAndHaveSentTogether) {
-  RecordSender::Progress server = {.taken = 7, .durable = 5, .bytes = 1000};
-  AddRecords({.taken = 9, .durable = 4, .bytes = 300}, server);
-  EXPECT_EQ(server.taken, 9u);
-  EXPECT_EQ(server.durable, 4u);
-  EXPECT_EQ(server.bytes, 1300u);
-}
-
 TEST(RecordProgress, CrossesAsItIs) {
   const RecordProgress records = Sent({.durable_step = 7,
                                        .lag_steps = 2,
@@ -42,7 +34,8 @@ TEST(RecordProgress, CrossesAsItIs) {
   EXPECT_EQ(records.error, "the disk is full");
 }
 
-// Protobuf refuses a heartbeat with text that is no UTF-8, a character cut in two included.
+// Protobuf refuses a heartbeat with invalid UTF-8, such as a character that is cut in
+// two.
 TEST(RecordProgress, AnErrorIsCutBetweenCharacters) {
   std::string error(999, 'x');
   for (int i = 0; i < 10; ++i) error += "\u00fc";

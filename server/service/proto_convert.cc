@@ -1,6 +1,8 @@
 #include "server/service/proto_convert.h"
 
 #include <algorithm>
+#include <cstdint>
+#include <limits>
 #include <span>
 #include <string>
 #include <variant>
@@ -84,15 +86,17 @@ void WriteWelcome(const WorkerWelcome& welcome, SharedBytes& shared,
 }
 
 Heartbeat ReadBeat(const v1::Heartbeat& in) {
-  return {.step = in.step(),
-          .bytes = in.bytes(),
-          .waiting = in.waiting(),
-          .compression = FromProto(in.compression()),
-          .silent = absl::Milliseconds(in.silent_ms()),
-          .jobs = ProgressFromProto(in),
-          .phases = ReadPhases<WorkerPhases>(in.phases()),
-          .samples = in.figures().samples(),
-          .durations = ReadDurations(in.figures())};
+  constexpr uint64_t kMost = std::numeric_limits<int64_t>::max();
+  return {
+      .step = in.step(),
+      .bytes = in.bytes(),
+      .waiting = in.waiting(),
+      .compression = FromProto(in.compression()),
+      .silent = absl::Milliseconds(static_cast<int64_t>(std::min(in.silent_ms(), kMost))),
+      .jobs = ProgressFromProto(in),
+      .phases = ReadPhases<WorkerPhases>(in.phases()),
+      .samples = in.figures().samples(),
+      .durations = ReadDurations(in.figures())};
 }
 
 void WriteBeat(const Heartbeat& beat, v1::Heartbeat& out) {
@@ -114,6 +118,7 @@ void WriteHello(const ServerHello& hello, v1::ServerHello& out) {
   out.set_lanes_because(hello.lanes_because);
   out.set_memory_bytes(hello.memory_bytes);
   if (hello.stand_in) Write(*hello.stand_in, *out.mutable_stand_in());
+  out.set_feeds_two_backups(hello.feeds_two_backups);
   if (hello.identity) WriteHeld(hello, *out.mutable_held());
   WriteJournals(hello, out);
 }
@@ -128,6 +133,7 @@ ServerHello ReadHello(const v1::ServerHello& in) {
   if (in.has_held()) ReadHeld(in.held(), hello);
   ReadJournals(in, hello);
   if (in.has_stand_in()) hello.stand_in = Read(in.stand_in());
+  hello.feeds_two_backups = in.feeds_two_backups();
   return hello;
 }
 
@@ -199,7 +205,8 @@ absl::StatusOr<MemberBody> FromProto(const v1::MemberMessage& message) {
           std::make_shared<const std::string>(message.job_declaration().spec())};
     case v1::MemberMessage::kCheckpointWritten:
       return FromProto(message.checkpoint_written());
-    case v1::MemberMessage::kTracePart:  // of traces and links, not for the machine
+    // Messages about traces and links never reach the state machines.
+    case v1::MemberMessage::kTracePart:
     case v1::MemberMessage::kResume:
     case v1::MemberMessage::BODY_NOT_SET:
       break;
@@ -231,7 +238,8 @@ v1::MemberMessage ToProto(const MemberBody& body) {
             v1::ConfigureFailed& out = *message.mutable_configure_failed();
             out.set_job(failed.job);
             out.set_code(static_cast<uint32_t>(failed.status.code()));
-            out.set_message(std::string(failed.status.message()));
+            const absl::string_view text = failed.status.message();
+            out.set_message(SendableError({text.data(), text.size()}));
           },
           [&](const EpochPrepared& prepared) {
             v1::EpochPrepared& out = *message.mutable_epoch_prepared();
@@ -377,7 +385,8 @@ absl::StatusOr<CoordinatorBody> FromProto(const v1::CoordinatorMessage& message)
                    .step = message.cut_at().step(),
                    .last = message.cut_at().last(),
                    .again = message.cut_at().again()};
-    case v1::CoordinatorMessage::kTraceOrder:  // of traces and links
+    // Messages about traces and links never reach the state machines.
+    case v1::CoordinatorMessage::kTraceOrder:
     case v1::CoordinatorMessage::kLinkReady:
     case v1::CoordinatorMessage::kLinkUnknown:
     case v1::CoordinatorMessage::BODY_NOT_SET:

@@ -1,8 +1,8 @@
-// Between the messages of proto/coordinator.proto and the structs of the state machines,
-// both ways.
+// Converts the messages of proto/coordinator.proto to the structs of the state machines,
+// and back.
 //
-// Reading checks what the wire cannot express (enumerations, required bodies); what a
-// value may be is the state machines' business.
+// Reading checks only what the wire cannot express (enumerations, required bodies). The
+// state machines check the values.
 #pragma once
 
 #include "absl/status/statusor.h"
@@ -12,13 +12,13 @@
 
 namespace syncline {
 
-// What a member says. InvalidArgument for an empty message. A hello's protocol version is
-// not looked at.
+// Reads a message of a member. Fails with InvalidArgument if it is empty. The protocol
+// version in a hello is not checked.
 absl::StatusOr<MemberBody> FromProto(const v1::MemberMessage& message);
-// REQUIRES: neither Disconnected nor Returned, which nobody can say.
+// REQUIRES: the body is neither Disconnected nor Returned, which are never sent.
 v1::MemberMessage ToProto(const MemberBody& body);
 
-// What the coordinator says.
+// Reads a message of the coordinator.
 absl::StatusOr<CoordinatorBody> FromProto(const v1::CoordinatorMessage& message);
 v1::CoordinatorMessage ToProto(const CoordinatorBody& body, SharedBytes& shared);
 

@@ -12,8 +12,8 @@
 namespace syncline {
 namespace {
 
-constexpr size_t kMostEnded = 16;
-// As long as the coordinator shows those of its own life.
+constexpr size_t kMaxEnded = 16;
+// The coordinator shows ended jobs of its own process for the same time.
 constexpr absl::Duration kShownFor = absl::Hours(1);
 constexpr char kFailed[] = "the job has failed: ";
 constexpr char kOver[] = "the job is over: ";
@@ -42,7 +42,7 @@ void WriteJob(const JobEnd& end, v1::JobStatus& out) {
 }  // namespace
 
 void AppendEnds(const std::vector<JobEnd>& ends, v1::StatusReply& reply) {
-  // Numbers of jobs only grow, also across restarts.
+  // Job numbers only grow, also across restarts.
   std::map<std::string, std::map<uint32_t, const JobEnd*>> by_name;
   for (const JobEnd& end : ends) {
     by_name[end.last.event.job_name][end.last.event.job] = &end;
@@ -66,7 +66,7 @@ void AppendEnds(const std::vector<JobEnd>& ends, v1::StatusReply& reply) {
   }
   size_t shown = 0;
   for (const auto& [job, end] : others) {
-    if (shown++ == kMostEnded) break;
+    if (shown++ == kMaxEnded) break;
     v1::JobStatus& added = *reply.add_jobs();
     WriteJob(*end, added);
     const auto& of_name = by_name.at(added.name());

@@ -1,6 +1,5 @@
-// What became of runs: the end of each job that is over, and what happened to the last one
-// of its name. It comes from the events that are kept, which outlive the coordinator; its
-// jobs do not.
+// Tells how runs have ended: each job that is over, and the job of the same name before
+// it. This comes from the stored events, which outlive the coordinator; its jobs do not.
 #pragma once
 
 #include <vector>
@@ -10,9 +9,9 @@
 
 namespace syncline {
 
-// To the jobs that `reply` has, each its own end and that of the last one of its name
-// before it; and the last jobs that had ended when this life of the coordinator began, of
-// names that `reply` does not have: those of an hour, 16 at most.
+// Adds to each job in `reply` its own end, and the end of the job of the same name before
+// it. Also adds ended jobs whose names `reply` lacks: the last one of each name, if it
+// ended within the last hour, and at most 16.
 void AppendEnds(const std::vector<JobEnd>& ends, v1::StatusReply& reply);
 
 }  // namespace syncline

@@ -17,7 +17,7 @@ const absl::Time kNow = absl::FromUnixSeconds(100'000);
 
 class RunEnds : public testing::Test {
  protected:
-  // Ended a while before kNow.
+  // Adds the end of a job, a while before kNow.
   void Ended(uint32_t job, const std::string& name, const std::string& what,
              absl::Duration ago = absl::Minutes(3)) {
     log_.Add({.job = job,
@@ -57,7 +57,7 @@ TEST_F(RunEnds, TellOfTheRunBefore) {
   Ended(3, "bert", "the job is over: all workers left", absl::Hours(30));
   Exited(5, "bert", "rank 1 died: exit code 3");
   Exited(5, "bert", "rank 1 died: signal 9 (Killed), its launcher stops the run");
-  Ended(5, "bert", "the job has failed: no worker for 50s");
+  Ended(5, "bert", "the job has failed: no worker was connected for 50s");
   Ended(6, "other", "the job is over: all workers left");
   Listed(8, "bert");
   Append();
@@ -66,7 +66,7 @@ TEST_F(RunEnds, TellOfTheRunBefore) {
   ASSERT_TRUE(bert.has_before());
   EXPECT_EQ(bert.before().job(), 5u);
   EXPECT_EQ(bert.before().phase(), "failed");
-  EXPECT_EQ(bert.before().reason(), "no worker for 50s");
+  EXPECT_EQ(bert.before().reason(), "no worker was connected for 50s");
   EXPECT_EQ(bert.before().exit(),
             "rank 1 died: signal 9 (Killed), its launcher stops the run");
   EXPECT_EQ(bert.before().step(), 120u);
@@ -75,7 +75,7 @@ TEST_F(RunEnds, TellOfTheRunBefore) {
 
 TEST_F(RunEnds, OfJobsThatAreListedHaveTheirAge) {
   Ended(3, "bert", "the job is over: all workers left");
-  Exited(5, "bert", "rank 1 died: exit code 3");  // and was started again
+  Exited(5, "bert", "rank 1 died: exit code 3");  // and was restarted
   Ended(5, "bert", "the job is over: all workers left", -absl::Minutes(1));
   Listed(5, "bert");
   Append();
@@ -86,19 +86,19 @@ TEST_F(RunEnds, OfJobsThatAreListedHaveTheirAge) {
   EXPECT_EQ(reply_.jobs(0).before().job(), 3u);
 }
 
-// The coordinator was started anew, and has forgotten them.
+// A restarted coordinator does not know these jobs.
 TEST_F(RunEnds, ListJobsOfTheLastHourThatNobodyElseLists) {
   Ended(1, "old", "the job is over: all workers left", absl::Minutes(61));
   Ended(2, "bert", "the job is over: all workers left");
   Ended(3, "gpt", "the job has failed: server 0 (a:1) is lost");
-  Ended(4, "bert", "all workers are gone before it began");
+  Ended(4, "bert", "all workers left before the job began");
   log_.Add({.job = 5, .job_name = "runs", .kind = EventKind::kJoin}, kNow);
   Listed(6, "again");
   Append();
   EXPECT_THAT(Names(), ElementsAre("again 6", "bert 4", "gpt 3"));
   const v1::JobStatus& bert = reply_.jobs(1);
   EXPECT_EQ(bert.phase(), "over");
-  EXPECT_EQ(bert.reason(), "all workers are gone before it began");
+  EXPECT_EQ(bert.reason(), "all workers left before the job began");
   EXPECT_EQ(bert.ended().age_seconds(), 180);
   EXPECT_EQ(bert.before().job(), 2u);
   const v1::JobStatus& gpt = reply_.jobs(2);

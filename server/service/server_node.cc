@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "comm/base/failure.h"
 #include "comm/base/status.h"
-#include "server/service/progress_convert.h"
+#include "server/machine/server_progress.h"
 #include "server/service/proto_convert.h"
 
 namespace syncline {
@@ -16,16 +16,7 @@ namespace {
 // A disk of a busy machine may take nothing for seconds, and is not stuck.
 constexpr absl::Duration kLeastDiskPatience = absl::Seconds(5);
 
-ShardDecision DecisionForShards(const StepDecision& decision) {
-  return {.step = decision.step,
-          .gradient_scale = decision.decision.gradient_scale,
-          .verdict = decision.decision.skip ? ShardDecision::Verdict::kSkip
-                                            : ShardDecision::Verdict::kApply,
-          .loss_scale = decision.decision.loss_scale,
-          .figures = decision.decision.figures};
-}
-
-// Whether trying again cannot help.
+// Returns whether the same attempt would fail again.
 bool IsFinal(const absl::Status& status) {
   switch (FailureOf(status)) {
     case Failure::kUsage:
@@ -48,7 +39,13 @@ bool IsFinal(const absl::Status& status) {
 // ---- Life ----
 
 ServerNode::ServerNode(const ServerNodeOptions& options, ServerNodeEvents events)
-    : options_(options), events_(std::move(events)) {}
+    : options_(options),
+      events_(std::move(events)),
+      machine_({.engines = options_.engines,
+                .name = options_.name,
+                .has_checkpoint_store = options_.checkpoints != nullptr,
+                .has_journal_directory = !options_.journal_directory.empty(),
+                .is_stand_in = options_.stand_in.has_value()}) {}
 
 absl::StatusOr<std::unique_ptr<ServerNode>> ServerNode::Start(
     const ServerNodeOptions& options, ServerNodeEvents events) {
@@ -79,7 +76,7 @@ absl::Status ServerNode::StartEngines() {
             [this](uint32_t job, uint32_t engine, uint64_t records) {
               engines_[engine]->JournalDurable(job, records);
             },
-        .on_room = [this](uint32_t job) { RecordAnew(job); },
+        .on_room = [this](uint32_t job) { RecordState(job); },
         .on_whole = [this](uint32_t job,
                            uint32_t generation) { OnJournalWhole(job, generation); },
         .on_lost =
@@ -99,11 +96,11 @@ absl::Status ServerNode::StartEngines() {
   for (uint32_t i = 0; i < options_.engines; ++i) {
     options.trace = recorder_.AddTrack(absl::StrCat("engine ", i));
     EngineEvents events;
-    events.on_backup_lost = [this](uint32_t job, const std::string& why) {
-      OnBackupLost(job, why);
+    events.on_backup_lost = [this](uint32_t job, uint64_t key, const std::string& why) {
+      Report(BackupFailed{job, key, why});
     };
     events.on_backed_up = [this, i](uint32_t job, uint64_t session_key) {
-      OnBackedUp(i, job, session_key);
+      Report(BackupFilled{i, job, session_key});
     };
     events.on_journal_ended = [this](uint32_t job) { OnJournalEnded(job); };
     events.on_recorded = [this, i](uint32_t job, const ShardBackedUp& of) {
@@ -143,7 +140,7 @@ void ServerNode::Stop() {
 
 bool ServerNode::is_attached() const {
   absl::MutexLock lock(&mutex_);
-  return attached_;
+  return machine_.identity().has_value();
 }
 
 // ---- The control thread ----
@@ -151,7 +148,7 @@ bool ServerNode::is_attached() const {
 void ServerNode::Run() {
   for (;;) {
     const absl::Status ended = Attach();
-    ForgetJobs();
+    Apply(LinkLost{});
     if (options_.stand_in) {
       absl::MutexLock lock(&mutex_);
       has_ended_ = true;
@@ -165,7 +162,7 @@ void ServerNode::Run() {
   }
 }
 
-// False when the node stops.
+// Waits before the next attempt. Returns false if the node stops.
 bool ServerNode::Rest() {
   absl::MutexLock lock(&mutex_);
   const absl::Duration deadline = clock_.Now() + options_.timeouts.heartbeat_interval;
@@ -200,7 +197,7 @@ absl::Status ServerNode::Attach() {
   return status;
 }
 
-// Until the link ends or the node stops.
+// Returns when the link has ended or the node stops.
 absl::Status ServerNode::Converse(ControlLink& link) {
   absl::Duration next_beat = clock_.Now() + options_.timeouts.heartbeat_interval;
   for (;;) {
@@ -232,35 +229,19 @@ absl::Status ServerNode::Converse(ControlLink& link) {
   return absl::CancelledError("the server stops");
 }
 
-void ServerNode::ForgetJobs() {
-  {
-    absl::MutexLock lock(&mutex_);
-    attached_ = false;
-    identity_.reset();
-    if (options_.metrics != nullptr) {
-      for (const auto& [id, job] : jobs_) options_.metrics->ForgetJob(id);
-    }
-    jobs_.clear();
-    ShowMemory();
-  }
-  builder_->DropAll();
-  if (saver_ != nullptr) saver_->DropAll();
-  if (journal_ != nullptr) journal_->DropAll();
-}
-
 Heartbeat ServerNode::MakeHeartbeat() {
   Heartbeat beat;
   std::map<uint32_t, JobProgress> jobs;
   std::map<uint32_t, RecordSender::Progress> backups;
   for (const auto& engine : engines_) {
-    const Engine::Report report = engine->AskProgress();
+    const Engine::LatestReport report = engine->AskProgress();
     beat.silent = std::max(beat.silent, report.silent);
     for (const auto& [id, report_of_job] : report.jobs) {
       AddProgress(report_of_job.progress, jobs[id]);
       AddPhases(report_of_job.phases, jobs[id].phases);
       if (!report_of_job.backup) continue;
       jobs[id].backup_bytes += report_of_job.backup->bytes;
-      // One without blocks that are trained has no records, and no step that is safe.
+      // A shard without trained blocks has no records, and no step that is safe.
       if (report_of_job.progress.trained == 0) continue;
       const auto [backup, is_first] = backups.emplace(id, *report_of_job.backup);
       if (!is_first) AddRecords(*report_of_job.backup, backup->second);
@@ -281,100 +262,16 @@ Heartbeat ServerNode::MakeHeartbeat() {
 // ---- What the coordinator says ----
 
 void ServerNode::OnMessage(const v1::CoordinatorMessage& message) {
-  // It may be large: the builder reads it.
+  // A job may be large, and is read by the builder.
   if (message.has_configure_job()) return Configure(message.configure_job());
   if (message.has_trace_order()) return Take(message.trace_order());
   const auto body = FromProto(message);
-  if (!body.ok()) return;  // of a later version
-  std::visit([this](const auto& said) { On(said); }, *body);
-}
-
-void ServerNode::On(const ServerWelcome& welcome) {
-  options_.log.Info("attached to the coordinator",
-                    {{"coordinator", options_.coordinator},
-                     {"server", welcome.server},
-                     {"incarnation", welcome.incarnation}});
-  {
-    absl::MutexLock lock(&mutex_);
-    attached_ = true;
-    identity_ = {welcome.server, welcome.incarnation};
-    // One that was started anew has not heard of it.
-    if (drains_ && !has_drained_) outbox_.push_back(syncline::Drain{});
-    changed_.SignalAll();
+  if (body.ok()) return Apply(*body);
+  const std::string why(body.status().message());
+  if (const uint64_t times = unreadable_.ToSay(why, "coordinator")) {
+    options_.log.Warning("a message of the coordinator cannot be read, and is ignored",
+                         {{"error", why}, {"times", times}});
   }
-  events_.on_attached(welcome.server);
-}
-
-void ServerNode::On(const PrepareEpoch& prepare) {
-  {
-    absl::MutexLock lock(&mutex_);
-    const auto job = jobs_.find(prepare.job);
-    if (job == jobs_.end()) return;  // it ended meanwhile
-    job->second.memory.Prepare(prepare.epoch);
-    job->second.prepared_epoch = prepare.epoch;
-    job->second.preparing = AllEngines();
-    job->second.next_step = 0;
-  }
-  ApplyToAll(prepare.job, ShardPrepare{prepare.epoch});
-}
-
-void ServerNode::On(const CommitEpoch& commit) {
-  {
-    absl::MutexLock lock(&mutex_);
-    const auto job = jobs_.find(commit.job);
-    if (job == jobs_.end()) return;  // it ended meanwhile
-    job->second.committed_epoch = commit.epoch;
-    job->second.committing = AllEngines();
-    if (commit.training) TakeMemoryFor(job->second, commit.training->sync());
-  }
-  options_.log.Info("epoch begins", {{"job", commit.job},
-                                     {"epoch", commit.epoch},
-                                     {"members", commit.members.size()},
-                                     {"reason", commit.reason}});
-  if (options_.metrics != nullptr) {
-    options_.metrics->SetEpoch(commit.job, commit.epoch);
-    options_.metrics->SetMembers(commit.job, commit.members.size());
-  }
-  ShardCommit input{.epoch = commit.epoch,
-                    .training = commit.training,
-                    .training_from = commit.training_from};
-  for (const MemberRecord& member : commit.members) {
-    input.members.push_back(
-        {member.rank, member.incarnation, member.first_step, member.session_key});
-  }
-  // Before the commit: who is a member may connect.
-  std::vector<EngineMember> admitted;
-  for (const MemberRecord& member : commit.members) {
-    admitted.push_back({member.rank, member.incarnation, member.key});
-  }
-  for (const auto& engine : engines_) engine->Admit(commit.job, admitted);
-  BeginLaterJournal(commit.job);
-  NameJournal(commit);
-  ApplyToAll(commit.job, std::move(input));
-}
-
-void ServerNode::On(const StepDecision& decision) {
-  {
-    absl::MutexLock lock(&mutex_);
-    const auto job = jobs_.find(decision.job);
-    if (job == jobs_.end()) return;  // it ended meanwhile
-    job->second.memory.Decide(decision);
-  }
-  ApplyToAll(decision.job, DecisionForShards(decision));
-}
-
-void ServerNode::On(const DropJob& drop) {
-  options_.log.Info("job ends", {{"job", drop.job}, {"reason", drop.reason}});
-  if (options_.metrics != nullptr) options_.metrics->ForgetJob(drop.job);
-  {
-    absl::MutexLock lock(&mutex_);
-    jobs_.erase(drop.job);
-    ShowMemory();
-  }
-  builder_->Drop(drop.job);
-  if (saver_ != nullptr) saver_->Drop(drop.job);
-  if (journal_ != nullptr) journal_->Drop(drop.job);
-  if (options_.stand_in) OnEnd(absl::CancelledError("its job is over"));
 }
 
 void ServerNode::OnEnd(const absl::Status& status) {
@@ -386,21 +283,81 @@ void ServerNode::OnEnd(const absl::Status& status) {
   changed_.SignalAll();
 }
 
-void ServerNode::ApplyToAll(uint32_t job, const ShardInput& input) {
-  for (const auto& engine : engines_) engine->Apply(job, input);
+// ---- What the machine orders ----
+
+void ServerNode::Perform(const Attached& attached) {
+  options_.log.Info("attached to the coordinator",
+                    {{"coordinator", options_.coordinator},
+                     {"server", attached.identity.server},
+                     {"incarnation", attached.identity.incarnation}});
+  events_.on_attached(attached.identity.server);
+}
+
+void ServerNode::Perform(const AdmitMembers& admit) {
+  options_.log.Info("epoch begins", {{"job", admit.job},
+                                     {"epoch", admit.epoch},
+                                     {"members", admit.members.size()},
+                                     {"reason", admit.reason}});
+  if (options_.metrics != nullptr) {
+    options_.metrics->SetEpoch(admit.job, admit.epoch);
+    options_.metrics->SetMembers(admit.job, admit.members.size());
+  }
+  std::vector<EngineMember> members;
+  for (const MemberRecord& member : admit.members) {
+    members.push_back({member.rank, member.incarnation, member.key});
+  }
+  for (const auto& engine : engines_) engine->Admit(admit.job, members);
+  NameJournal(admit);
+}
+
+void ServerNode::Perform(const ToShards& order) {
+  if (const auto* commit = std::get_if<ShardCommit>(&order.input)) {
+    if (commit->training) TakeMemoryFor(order.job, commit->training->sync());
+  }
+  for (const auto& engine : engines_) engine->Apply(order.job, order.input);
+}
+
+void ServerNode::Perform(const DropShards& drop) {
+  options_.log.Info("job ends", {{"job", drop.job}, {"reason", drop.reason}});
+  if (options_.metrics != nullptr) options_.metrics->ForgetJob(drop.job);
+  {
+    absl::MutexLock lock(&mutex_);
+    shares_.erase(drop.job);
+    ShowMemory();
+  }
+  builder_->Drop(drop.job);
+  if (saver_ != nullptr) saver_->Drop(drop.job);
+  if (journal_ != nullptr) journal_->Drop(drop.job);
+}
+
+void ServerNode::Perform(const DropAllShards& /*drop*/) {
+  {
+    absl::MutexLock lock(&mutex_);
+    if (options_.metrics != nullptr) {
+      for (const auto& [id, share] : shares_) options_.metrics->ForgetJob(id);
+    }
+    shares_.clear();
+    ShowMemory();
+  }
+  builder_->DropAll();
+  if (saver_ != nullptr) saver_->DropAll();
+  if (journal_ != nullptr) journal_->DropAll();
+}
+
+void ServerNode::Perform(const EndNode& end) { OnEnd(absl::CancelledError(end.why)); }
+
+void ServerNode::Queue(std::optional<MemberBody> said) {
+  if (!said) return;
+  outbox_.push_back(*std::move(said));
+  changed_.SignalAll();
+}
+
+void ServerNode::Perform(const Misdirected& message) {
+  options_.log.Warning("a message for workers came to this server, and is ignored",
+                       {{"message", message.message}});
 }
 
 // ---- What the engines answer ----
-
-bool ServerNode::WasLast(std::set<uint32_t>& waiting, uint32_t engine) {
-  return waiting.erase(engine) > 0 && waiting.empty();
-}
-
-std::set<uint32_t> ServerNode::AllEngines() const {
-  std::set<uint32_t> all;
-  for (uint32_t i = 0; i < options_.engines; ++i) all.insert(i);
-  return all;
-}
 
 void ServerNode::OnOutput(uint32_t engine, uint32_t id, const ShardOutput& output) {
   if (std::holds_alternative<ShardApplied>(output)) return;
@@ -408,32 +365,13 @@ void ServerNode::OnOutput(uint32_t engine, uint32_t id, const ShardOutput& outpu
     if (journal_ != nullptr) journal_->Take(id, engine, recorded->record);
     return;
   }
-  if (const auto* held = std::get_if<ShardHeld>(&output)) {
-    return ReportHeld(engine, id, *held);
-  }
   if (saver_ != nullptr && SaveOutput(engine, id, output)) return;
-  absl::MutexLock lock(&mutex_);
-  const auto job = jobs_.find(id);
-  if (job == jobs_.end()) return;
-  if (const auto* figures = std::get_if<ShardFigures>(&output)) {
-    const BlockFigures report = {id, figures->block, figures->step, figures->figures};
-    job->second.memory.Report(report);
-    outbox_.push_back(report);
-  }
-  if (const auto* prepared = std::get_if<ShardPrepared>(&output)) {
-    if (prepared->epoch != job->second.prepared_epoch) return;
-    job->second.next_step = std::max(job->second.next_step, prepared->next_step);
-    if (!WasLast(job->second.preparing, engine)) return;
-    outbox_.push_back(EpochPrepared{id, prepared->epoch, job->second.next_step});
-  }
-  if (const auto* committed = std::get_if<ShardCommitted>(&output)) {
-    if (committed->epoch != job->second.committed_epoch) return;
-    if (!WasLast(job->second.committing, engine)) return;
-    job->second.memory.Commit(committed->epoch);
-    outbox_.push_back(EpochCommitted{id, committed->epoch,
-                                     journal_ == nullptr ? "" : journal_->RunOf(id)});
-  }
-  changed_.SignalAll();
+  const bool is_committed = std::holds_alternative<ShardCommitted>(output);
+  Report(EngineOutput{
+      .engine = engine,
+      .job = id,
+      .output = output,
+      .run = is_committed && journal_ != nullptr ? journal_->RunOf(id) : ""});
 }
 
 }  // namespace syncline

@@ -1,11 +1,11 @@
-// What a server has to do with backups in memory (ADR 29): it sends records to its own, and
-// has stand-ins that hold those of others. Most of this is either of a server or of a
-// stand-in, which is a ServerNode, too.
+// Backups in memory (ADR 29): a server sends its records to its own backup, and starts
+// stand-ins that hold the backups of others. A stand-in is a ServerNode, too.
 #include <algorithm>
 #include <chrono>
 #include <future>
 #include <limits>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -17,15 +17,15 @@
 
 namespace syncline {
 
-// ---- Of a server ----
+// ---- A server ----
 
-void ServerNode::On(const HoldBackup& hold) {
+void ServerNode::Perform(const StartStandIn& stand_in) {
   absl::MutexLock lock(&mutex_);
-  asked_.push_back(hold);
+  asked_.push_back(stand_in.hold);
   changed_.SignalAll();
 }
 
-void ServerNode::StartStandIn(const HoldBackup& hold) {
+void ServerNode::Hold(const HoldBackup& hold) {
   ServerNodeOptions options = options_;
   options.name =
       absl::StrCat(options_.name, hold.restores ? "/place-" : "/backup-", hold.order);
@@ -35,7 +35,7 @@ void ServerNode::StartStandIn(const HoldBackup& hold) {
   if (!hold.has_journal) options.journal_directory.clear();
   options.stand_in = {hold.job, hold.server, hold.order};
   options.log = options_.log.With({{"stands_in_for", hold.server}});
-  // A disk that loses what it was given ends the process.
+  // A disk that loses data ends the whole process.
   auto node = Start(options, {.on_given_up = events_.on_given_up});
   if (node.ok()) {
     stand_ins_.push_back(*std::move(node));
@@ -51,7 +51,7 @@ void ServerNode::TendStandIns() {
     absl::MutexLock lock(&mutex_);
     asked = std::exchange(asked_, {});
   }
-  for (const HoldBackup& hold : asked) StartStandIn(hold);
+  for (const HoldBackup& hold : asked) Hold(hold);
   for (auto& node : stand_ins_) {
     if (node->has_ended()) End(std::move(node));
   }
@@ -63,8 +63,8 @@ void ServerNode::TendStandIns() {
   stand_in_count_ = stand_ins_.size();
 }
 
-// Its journal waits for its disk, which may take long, or hang. The thread that sends
-// heartbeats must not.
+// Destroying a node waits for its journal's disk, which may take long, or hang. The thread
+// that sends heartbeats must not wait for it.
 void ServerNode::End(std::unique_ptr<ServerNode> node) {
   endings_.push_back(std::async(std::launch::async,
                                 [node = std::move(node)]() mutable { node.reset(); }));
@@ -75,58 +75,24 @@ bool ServerNode::has_ended() const {
   return has_ended_;
 }
 
-void ServerNode::On(const BackupAt& at) {
-  if (at.addresses.size() != engines_.size()) {
-    return OnBackupLost(at.job, "it has another number of engines");
-  }
-  {
-    absl::MutexLock lock(&mutex_);
-    const auto job = jobs_.find(at.job);
-    if (job == jobs_.end()) return;
-    job->second.has_had_backup = true;
-    if (at.anew) {
-      job->second.says_loss = true;
-      job->second.backup_key = at.pair.session_key;
-      job->second.backing_up = AllEngines();
-    }
-  }
-  const auto since = at.anew ? Engine::Backups::kAnew : Engine::Backups::kFromTheFirst;
+void ServerNode::Perform(const SendRecords& records) {
+  const BackupAt& at = records.at;
+  const auto since =
+      at.with_state ? Engine::Backups::kWithState : Engine::Backups::kFromTheFirst;
   for (size_t i = 0; i < engines_.size(); ++i) {
     engines_[i]->SendRecords(at.job, at.addresses[i], at.pair, since);
   }
 }
 
-void ServerNode::OnBackedUp(uint32_t engine, uint32_t id, uint64_t session_key) {
-  absl::MutexLock lock(&mutex_);
-  const auto job = jobs_.find(id);
-  if (job == jobs_.end() || job->second.backup_key != session_key) return;
-  if (!WasLast(job->second.backing_up, engine)) return;
-  job->second.lacks_backup = false;
-  outbox_.push_back(BackedUp{id, session_key});
-  changed_.SignalAll();
-}
-
-void ServerNode::On(const BackupGone& gone) {
-  {
-    absl::MutexLock lock(&mutex_);
-    const auto job = jobs_.find(gone.job);
-    if (job == jobs_.end()) return;
-    job->second.lacks_backup = true;
-    job->second.backup_key = 0;
+void ServerNode::Perform(const StopRecords& records) {
+  // 0: without any.
+  if (records.session_key == 0) {
+    options_.log.Error("the job goes on without a backup of this server",
+                       {{"job", records.job}, {"reason", records.reason}});
   }
-  options_.log.Error("the job goes on without a backup of this server",
-                     {{"job", gone.job}, {"reason", gone.reason}});
-  for (const auto& engine : engines_) engine->StopRecords(gone.job);
-}
-
-// Of a server: it waits for BackupGone. Of a stand-in: it waits for its end. Whether that
-// matters the coordinator knows: the job may be over.
-void ServerNode::OnBackupLost(uint32_t id, const std::string& why) {
-  absl::MutexLock lock(&mutex_);
-  const auto job = jobs_.find(id);
-  if (job == jobs_.end() || !std::exchange(job->second.says_loss, false)) return;
-  outbox_.push_back(BackupLost{id, why});
-  changed_.SignalAll();
+  for (const auto& engine : engines_) {
+    engine->StopRecords(records.job, records.session_key);
+  }
 }
 
 void ServerNode::AddBackups(const std::map<uint32_t, RecordSender::Progress>& progress,
@@ -139,34 +105,22 @@ void ServerNode::AddBackups(const std::map<uint32_t, RecordSender::Progress>& pr
   }
 }
 
-// ---- Its end ----
+// ---- The end of the process ----
 
 void ServerNode::Drain() {
   absl::MutexLock lock(&mutex_);
-  drains_ = true;
-  const bool has_backups =
-      stand_in_count_ > 0 || std::ranges::any_of(jobs_, [](const auto& entry) {
-        return entry.second.has_had_backup;
-      });
-  has_drained_ = !has_backups || !attached_;
-  if (has_drained_) return;
-  outbox_.push_back(syncline::Drain{});
-  changed_.SignalAll();
+  Queue(machine_.Report(DrainAsked{.stand_ins = stand_in_count_}));
 }
 
 bool ServerNode::has_drained() const {
   absl::MutexLock lock(&mutex_);
-  return has_drained_ || !attached_;
+  return machine_.has_drained();
 }
 
-void ServerNode::On(const Drained& /*drained*/) {
-  absl::MutexLock lock(&mutex_);
-  has_drained_ = true;
-}
+// ---- A stand-in ----
 
-// ---- Of a stand-in ----
-
-void ServerNode::ConfigureBackup(const std::shared_ptr<const v1::ConfigureJob>& message) {
+void ServerNode::ConfigureBackup(uint64_t order,
+                                 const std::shared_ptr<const v1::ConfigureJob>& message) {
   const uint32_t job = message->job();
   const auto read = std::make_shared<ConfigureJob>();
   builder_->Build(
@@ -178,7 +132,8 @@ void ServerNode::ConfigureBackup(const std::shared_ptr<const v1::ConfigureJob>& 
          SYNCLINE_RETURN_IF_ERROR(AddLaterJournal(*read, message->spec(), parts));
          return parts;
        },
-       .done = [this, job](const absl::Status& status) { OnBuilt(job, status); },
+       .done = [this, job,
+                order](const absl::Status& status) { OnBuilt(job, order, status); },
        .keep =
            [this, read](std::vector<EngineJob> parts) {
              KeepBackup(*read, std::move(parts));
@@ -205,7 +160,7 @@ void ServerNode::KeepBackup(const ConfigureJob& configure, std::vector<EngineJob
         .on_room = [engine, job] { engine->Acknowledge(job); },
         .on_lost =
             [this, job](const absl::Status& why) {
-              OnBackupLost(job, std::string(why.message()));
+              Report(BackupFailed{.job = job, .why = std::string(why.message())});
             }};
     backup_.push_back(
         std::make_unique<BackupShard>(std::move(options), std::move(parts[i])));
@@ -216,27 +171,23 @@ void ServerNode::KeepBackup(const ConfigureJob& configure, std::vector<EngineJob
   }
 }
 
-void ServerNode::On(const TakeOver& take) {
-  const uint32_t id = take.job;
+void ServerNode::Perform(const FinishBackup& finish) {
+  const uint32_t id = finish.job;
   {
     absl::MutexLock lock(&mutex_);
-    const auto job = jobs_.find(id);
-    if (job == jobs_.end()) return;
-    job->second.says_loss = false;
-    if (auto& journal = job->second.later_journal) {
-      journal->run = take.run;
-      journal->generation = take.generation;
-    }
+    const auto share = shares_.find(id);
+    if (share != shares_.end()) share->second.order = finish.order;
   }
   builder_->Build(
       {.job = id,
-       .done = [this, id](const absl::Status& status) { OnBuilt(id, status); },
-       .made = [this, id] { return FinishBackup(id); }});
+       .done = [this, id, order = finish.order](
+                   const absl::Status& status) { OnBuilt(id, order, status); },
+       .made = [this, id] { return PlayBackup(id); }});
 }
 
-// From here on the dead server, should it live, is answered no more: it tells nobody
+// From here on the dead server gets no acknowledgement: if it is alive, it can tell nobody
 // anything new.
-absl::StatusOr<std::vector<EngineJob>> ServerNode::FinishBackup(uint32_t id) {
+absl::StatusOr<std::vector<EngineJob>> ServerNode::PlayBackup(uint32_t id) {
   for (const auto& engine : engines_) engine->StopTaking(id);
   std::vector<EngineJob> parts;
   uint64_t step = std::numeric_limits<uint64_t>::max();
@@ -251,8 +202,8 @@ absl::StatusOr<std::vector<EngineJob>> ServerNode::FinishBackup(uint32_t id) {
   }
   options_.log.Warning("the backup takes over", {{"job", id}, {"step", step}});
   absl::MutexLock lock(&mutex_);
-  const auto job = jobs_.find(id);
-  if (job != jobs_.end()) job->second.restored_step = step;
+  const auto share = shares_.find(id);
+  if (share != shares_.end()) share->second.restored_step = step;
   return parts;
 }
 

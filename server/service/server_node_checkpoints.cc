@@ -1,10 +1,9 @@
-// What a server has to do with checkpoints: it writes the copies that its shards make, and
-// reads what they begin with.
+// Checkpoints: a server writes the copies that its shards make, and reads the checkpoint
+// that they begin with.
 #include <memory>
 #include <utility>
 #include <variant>
 
-#include "absl/strings/str_cat.h"
 #include "comm/base/status.h"
 #include "server/checkpoint/load.h"
 #include "server/checkpoint/reader.h"
@@ -12,15 +11,6 @@
 #include "server/service/server_node.h"
 
 namespace syncline {
-namespace {
-
-ShardCut::Kind KindOf(const CutAt& cut) {
-  if (cut.again) return ShardCut::Kind::kLastAgain;
-  return cut.last ? ShardCut::Kind::kLast : ShardCut::Kind::kCopy;
-}
-
-}  // namespace
-
 absl::Status ServerNode::AddCheckpoints(const ConfigureJob& configure,
                                         std::vector<EngineJobOptions>& parts) {
   const JobSpec& spec = configure.declared->spec;
@@ -36,6 +26,7 @@ absl::Status ServerNode::AddCheckpoints(const ConfigureJob& configure,
   CheckpointSaver::SavedJob saved = {.job = configure.job,
                                      .name = spec.name,
                                      .run = configure.checkpoint_run,
+                                     .resumed_from = configure.resume_from,
                                      .first_shard = configure.first_shard,
                                      .layout = layout};
   for (EngineJobOptions& part : parts) {
@@ -57,20 +48,8 @@ absl::Status ServerNode::AddCheckpoints(const ConfigureJob& configure,
   return absl::OkStatus();
 }
 
-void ServerNode::On(const CutAt& cut) {
-  {
-    absl::MutexLock lock(&mutex_);
-    const auto job = jobs_.find(cut.job);
-    if (job != jobs_.end()) job->second.memory.Cut(cut.step);
-  }
-  if (saver_ != nullptr) {
-    if (cut.again) saver_->BeginLast(cut.job, cut.step);
-    return ApplyToAll(cut.job, ShardCut{.step = cut.step, .kind = KindOf(cut)});
-  }
-  OnWritten({.job = cut.job,
-             .step = cut.step,
-             .status = absl::FailedPreconditionError(absl::StrCat(
-                 "server ", options_.name, " was started without --checkpoint-dir"))});
+void ServerNode::Perform(const BeginLastCut& cut) {
+  saver_->BeginLast(cut.job, cut.step);
 }
 
 bool ServerNode::SaveOutput(uint32_t engine, uint32_t job, const ShardOutput& output) {
@@ -83,14 +62,14 @@ bool ServerNode::SaveOutput(uint32_t engine, uint32_t job, const ShardOutput& ou
   const CheckpointSaver::Taken taken = saver_->Take(job, engine, *copied);
   if (copied->more && !taken.is_kept) CopyNext(job, engine, copied->step);
   if (!taken.is_first) return true;
-  // Those that train nothing have no versions of their own.
+  // Engines without trained blocks have no versions of their own.
   for (uint32_t other = 0; other < engines_.size(); ++other) {
     if (other != engine) engines_[other]->Apply(job, ShardCut{copied->step});
   }
   return true;
 }
 
-// After what waits for this engine.
+// The copy comes after all inputs that already wait for this engine.
 void ServerNode::CopyNext(uint32_t job, uint32_t engine, uint64_t step) {
   engines_[engine]->Apply(job,
                           ShardCut{.step = step, .kind = ShardCut::Kind::kNextFrozen});
@@ -100,12 +79,7 @@ void ServerNode::OnWritten(CheckpointWritten written) {
   if (journal_ != nullptr && written.status.ok()) {
     journal_->Saved(written.job, written.step);
   }
-  absl::MutexLock lock(&mutex_);
-  const auto job = jobs_.find(written.job);
-  if (job == jobs_.end()) return;
-  job->second.memory.Cut(written.step);
-  outbox_.emplace_back(std::move(written));
-  changed_.SignalAll();
+  Report(std::move(written));
 }
 
 }  // namespace syncline

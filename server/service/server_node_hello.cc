@@ -1,5 +1,6 @@
-// What a server says first, and what it says again to a coordinator that was started anew.
+// The hello of a server, and what it repeats to a restarted coordinator.
 #include <utility>
+#include <variant>
 
 #include "server/journal/run.h"
 #include "server/service/proto_convert.h"
@@ -13,6 +14,7 @@ ServerHello ServerNode::MakeHello() const {
                        .lanes_because = options_.plan.because,
                        .memory_bytes = options_.memory_bytes};
   hello.stand_in = options_.stand_in;
+  hello.feeds_two_backups = true;
   for (const auto& engine : engines_) hello.shard_addresses.push_back(engine->address());
   if (!options_.journal_directory.empty() && !options_.stand_in) {
     for (RunOnDisk& run : ListRuns(options_.journal_directory)) {
@@ -21,10 +23,10 @@ ServerHello ServerNode::MakeHello() const {
     }
   }
   absl::MutexLock lock(&mutex_);
-  hello.identity = identity_;
-  for (const auto& [id, job] : jobs_) {
-    hello.held.push_back(job.memory.Describe(id));
-    if (journal_ != nullptr) hello.held.back().run = journal_->RunOf(id);
+  hello.identity = machine_.identity();
+  hello.held = machine_.Held();
+  for (HeldJob& held : hello.held) {
+    if (journal_ != nullptr) held.run = journal_->RunOf(held.job);
   }
   return hello;
 }
@@ -41,13 +43,12 @@ v1::MemberMessage ServerNode::HelloMessage() const {
 v1::MemberMessage ServerNode::HelloAgain() {
   v1::MemberMessage hello = HelloMessage();
   absl::MutexLock lock(&mutex_);
-  for (const auto& [id, job] : jobs_) {
-    for (BlockFigures& figures : job.memory.undecided()) {
-      outbox_.emplace_back(std::move(figures));
-    }
-    for (StepHeld& held : job.memory.unclosed()) outbox_.emplace_back(std::move(held));
-  }
-  SayJournals();
+  // The present state of journals is among what is repeated.
+  std::erase_if(outbox_, [](const MemberBody& said) {
+    return std::holds_alternative<JournalLost>(said) ||
+           std::holds_alternative<JournalWhole>(said);
+  });
+  for (MemberBody& said : machine_.Unanswered()) outbox_.push_back(std::move(said));
   changed_.SignalAll();
   return hello;
 }

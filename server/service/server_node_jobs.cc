@@ -1,4 +1,5 @@
-// How a server comes to a job: what each engine gets of it, within its memory.
+// How a server begins a job: which blocks each engine gets, and whether they fit into its
+// memory.
 #include <memory>
 #include <string>
 #include <utility>
@@ -18,17 +19,29 @@ void ServerNode::Configure(const v1::ConfigureJob& configure) {
   const uint32_t job = configure.job();
   {
     absl::MutexLock lock(&mutex_);
-    jobs_[job] = Job();
-    jobs_[job].first_shard = configure.first_shard();
+    shares_[job] = {.message = std::make_shared<const v1::ConfigureJob>(configure)};
   }
   options_.log.Info(
       "job begins",
       {{"job", job}, {"name", std::string_view(Printable(configure.name()))}});
   if (options_.metrics != nullptr) options_.metrics->NameJob(job, configure.name());
-  const auto message = std::make_shared<const v1::ConfigureJob>(configure);
-  if (configure.has_backup()) return ConfigureBackup(message);
+  Apply(JobOrder{.job = job,
+                 .first_shard = configure.first_shard(),
+                 .holds_backup = configure.has_backup()});
+}
+
+void ServerNode::Perform(const BuildShards& build) {
+  std::shared_ptr<const v1::ConfigureJob> message;
+  {
+    absl::MutexLock lock(&mutex_);
+    const auto share = shares_.find(build.job);
+    if (share == shares_.end()) return;  // the link was lost
+    message = std::exchange(share->second.message, nullptr);
+    share->second.order = build.order;
+  }
+  if (build.holds_backup) return ConfigureBackup(build.order, message);
   builder_->Build(
-      {.job = job,
+      {.job = build.job,
        .split = [this, message]() -> absl::StatusOr<std::vector<EngineJobOptions>> {
          SYNCLINE_ASSIGN_OR_RETURN(const ConfigureJob read, FromProto(*message));
          SYNCLINE_ASSIGN_OR_RETURN(auto parts, SplitJob(read));
@@ -37,31 +50,32 @@ void ServerNode::Configure(const v1::ConfigureJob& configure) {
          SYNCLINE_RETURN_IF_ERROR(AddJournal(read, message->spec(), parts));
          return parts;
        },
-       .done = [this, job](const absl::Status& status) { OnBuilt(job, status); }});
+       .done = [this, job = build.job, order = build.order](
+                   const absl::Status& status) { OnBuilt(job, order, status); }});
 }
 
-void ServerNode::OnBuilt(uint32_t job, const absl::Status& status) {
+void ServerNode::OnBuilt(uint32_t job, uint64_t order, const absl::Status& status) {
   if (!status.ok()) {
     options_.log.Warning("job cannot be served",
                          {{"job", job}, {"error", std::string(status.message())}});
   }
-  absl::MutexLock lock(&mutex_);
-  if (!jobs_.contains(job)) return;
-  if (status.ok()) {
-    outbox_.push_back(JobConfigured{job, jobs_.at(job).restored_step});
-    if (jobs_.at(job).lacks_backup) {
-      for (const auto& engine : engines_) engine->StopRecords(job);
+  ShardsBuilt built = {.job = job, .order = order, .status = status};
+  {
+    absl::MutexLock lock(&mutex_);
+    const auto share = shares_.find(job);
+    // The job may have been dropped, or ordered again, meanwhile.
+    if (share == shares_.end() || share->second.order != order) return;
+    built.step = share->second.restored_step;
+    if (!status.ok()) {
+      if (options_.metrics != nullptr) options_.metrics->ForgetJob(job);
+      shares_.erase(share);
     }
-  } else {
-    if (options_.metrics != nullptr) options_.metrics->ForgetJob(job);
-    jobs_.erase(job);
-    outbox_.push_back(ConfigureFailed{job, status});
+    ShowMemory();
   }
-  ShowMemory();
-  changed_.SignalAll();
+  Apply(built);
 }
 
-// What each engine gets of a job.
+// Returns each engine's part of the job.
 absl::StatusOr<std::vector<EngineJobOptions>> ServerNode::SplitJob(
     const ConfigureJob& configure) const {
   const JobSpec& spec = configure.declared->spec;
@@ -84,13 +98,13 @@ absl::StatusOr<std::vector<EngineJobOptions>> ServerNode::SplitJob(
   for (uint32_t block = 0; block < ranges.size(); ++block) {
     const uint32_t shard_of_block = shard_of_blocks[block];
     const uint64_t engine = uint64_t{shard_of_block} - configure.first_shard;
-    if (engine >= parts.size()) continue;  // another server's
+    if (engine >= parts.size()) continue;  // the block is another server's
     parts[engine].blocks.push_back({block, ranges[block]});
   }
   return parts;
 }
 
-// The coordinator has planned the same; a server does not take its word for it.
+// The coordinator has planned the same; the server checks it again.
 absl::Status ServerNode::TakeMemory(const ConfigureJob& configure,
                                     const std::vector<EngineJobOptions>& parts) {
   const ShardOptions& shard = parts.front().shard;
@@ -106,30 +120,34 @@ absl::Status ServerNode::TakeMemory(const ConfigureJob& configure,
                                         .workers = configure.declared->spec.workers},
                                        {.blocks = blocks, .shard_of_block = here}));
   absl::MutexLock lock(&mutex_);
-  const auto job = jobs_.find(configure.job);
-  if (job == jobs_.end()) return absl::CancelledError("the job was dropped");
+  const auto share = shares_.find(configure.job);
+  if (share == shares_.end()) return absl::CancelledError("the job was dropped");
   ServerMemory memory = {.name = options_.name, .budget_bytes = options_.memory_bytes};
-  for (const auto& [id, other] : jobs_) {
+  for (const auto& [id, other] : shares_) {
     if (id != configure.job) memory.placed_bytes += other.memory_bytes;
   }
   SYNCLINE_RETURN_IF_ERROR(CheckMemory(configure.declared->spec.name, plan.job, memory));
-  job->second.memory_bytes = plan.job.total();
-  job->second.use = plan.job;
-  job->second.staleness = shard.training.sync().staleness;
+  share->second.memory_bytes = plan.job.total();
+  share->second.use = plan.job;
+  share->second.staleness = shard.training.sync().staleness;
   return absl::OkStatus();
 }
 
-// Of a larger staleness, which the coordinator has found room for.
-void ServerNode::TakeMemoryFor(Job& job, const SyncMode& mode) {
+// The coordinator has found room for a larger staleness.
+void ServerNode::TakeMemoryFor(uint32_t job, const SyncMode& mode) {
+  absl::MutexLock lock(&mutex_);
+  const auto share = shares_.find(job);
+  if (share == shares_.end()) return;
+  Share& planned = share->second;
   const MemoryUse use =
-      UseAfter(job.use, {.planned = job.staleness, .staleness = mode.staleness});
-  job.memory_bytes = std::max(job.memory_bytes, use.total());
+      UseAfter(planned.use, {.planned = planned.staleness, .staleness = mode.staleness});
+  planned.memory_bytes = std::max(planned.memory_bytes, use.total());
   ShowMemory();
 }
 
 void ServerNode::ShowMemory() const {
   uint64_t placed = 0;
-  for (const auto& [id, job] : jobs_) placed += job.memory_bytes;
+  for (const auto& [id, share] : shares_) placed += share.memory_bytes;
   if (saver_ != nullptr && options_.memory_bytes > 0) {
     saver_->Limit(options_.memory_bytes - std::min(placed, options_.memory_bytes));
   }

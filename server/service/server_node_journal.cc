@@ -1,5 +1,5 @@
-// What a server has to do with journals: the records of its shards are written down, and
-// how far they are is shown.
+// Journals: a server writes the records of its shards to its disk, and reports up to which
+// step they are there.
 #include <algorithm>
 #include <limits>
 #include <memory>
@@ -21,7 +21,7 @@ namespace syncline {
 
 namespace {
 
-// Of each part, between two steps.
+// Returns the bytes of state that each part has between two steps.
 absl::StatusOr<std::vector<uint64_t>> StateBytesOf(
     const std::vector<EngineJobOptions>& parts, uint32_t workers) {
   std::vector<uint64_t> bytes;
@@ -71,7 +71,7 @@ absl::Status ServerNode::AddJournal(const ConfigureJob& configure,
                                     const std::string& specification,
                                     std::vector<EngineJobOptions>& parts) {
   const JobSpec& spec = configure.declared->spec;
-  // One that is restored gets a backup later.
+  // A job that is restored from its journal gets a backup later.
   const bool has_backup = spec.HasBackups() && configure.restore_run.empty();
   for (EngineJobOptions& part : parts) {
     part.sends_records = has_backup;
@@ -87,17 +87,21 @@ absl::Status ServerNode::AddJournal(const ConfigureJob& configure,
   }
   SYNCLINE_ASSIGN_OR_RETURN(JournaledJob job,
                             DescribeJournal(configure, specification, parts));
-  // In the other modes jobs do not go on from a journal: nobody has to wait for it.
+  // Jobs of modes that skip versions do not continue from a journal, so nobody has to wait
+  // for it.
   const bool ends_here = spec.training.sync().skips_versions();
   for (EngineJobOptions& part : parts) {
     part.keeps_journal = true;
     part.shard.records = ends_here ? Records::kKept : Records::kAwaited;
   }
   if (!configure.restore_run.empty()) {
-    if (job.is_fenced) NoteBackupToCome(configure.job);
+    if (job.is_fenced) {
+      absl::MutexLock lock(&mutex_);
+      machine_.ExpectBackup(configure.job);
+    }
     return RestoreJournal(configure, std::move(job), parts);
   }
-  // Those that wait for records stop when they end, and can begin again.
+  // A journal that shards wait for can start over after a failure.
   job.may_begin_anew = !ends_here;
   const absl::Status begun = journal_->Begin(std::move(job));
   if (begun.ok()) return begun;
@@ -106,7 +110,7 @@ absl::Status ServerNode::AddJournal(const ConfigureJob& configure,
       "': ", std::string(begun.message()), "; check its --journal-dir"));
 }
 
-// ---- With backups, too (ADR 38) ----
+// ---- Journals beside backups (ADR 38) ----
 
 absl::Status ServerNode::AddLaterJournal(const ConfigureJob& configure,
                                          const std::string& specification,
@@ -117,93 +121,50 @@ absl::Status ServerNode::AddLaterJournal(const ConfigureJob& configure,
   later.head.began_from.reset();
   later.may_begin_anew = later.begins_anew = true;
   absl::MutexLock lock(&mutex_);
-  const auto job = jobs_.find(configure.job);
-  if (job != jobs_.end()) job->second.later_journal = std::move(later);
+  const auto share = shares_.find(configure.job);
+  if (share != shares_.end()) share->second.later_journal = std::move(later);
   return absl::OkStatus();
 }
 
-// Until then it does not end as if it had nothing that is nowhere else.
-void ServerNode::NoteBackupToCome(uint32_t id) {
-  absl::MutexLock lock(&mutex_);
-  const auto job = jobs_.find(id);
-  if (job != jobs_.end()) job->second.has_had_backup = true;
-}
-
-// Once the take-over is stored: what nobody knows of writes nothing.
-void ServerNode::BeginLaterJournal(uint32_t id) {
-  absl::MutexLock lock(&mutex_);
-  const auto job = jobs_.find(id);
-  if (job == jobs_.end() || !job->second.later_journal) return;
-  if (journal_ == nullptr) {
-    job->second.later_journal.reset();
-    job->second.journal_lost = absl::StrCat(
-        "server ", options_.name, " has no place for one; start it with --journal-dir");
-    outbox_.push_back(JournalLost{id, *job->second.journal_lost});
-    changed_.SignalAll();
-    return;
-  }
-  // It has nothing yet, and touches no disk.
-  journal_->Begin(*std::exchange(job->second.later_journal, std::nullopt)).IgnoreError();
-}
-
-// All engines say it, once each: some when it was answered already, or begins anew.
-void ServerNode::OnJournalEnded(uint32_t id) {
-  const auto state = journal_->State(id);
-  if (!state || !state->has_ended) return;
-  absl::MutexLock lock(&mutex_);
-  const auto job = jobs_.find(id);
-  if (job == jobs_.end() || job->second.journal_endings >= state->endings) return;
-  job->second.journal_endings = state->endings;
-  job->second.journal_lost = state->error;
-  job->second.whole_generation = 0;
-  outbox_.push_back(JournalLost{id, state->error});
-  changed_.SignalAll();
-}
-
-void ServerNode::On(const JournalGone& gone) {
+void ServerNode::Perform(const BeginJournal& begin) {
+  std::optional<JournaledJob> later;
   {
     absl::MutexLock lock(&mutex_);
-    const auto job = jobs_.find(gone.job);
-    // Said twice, to a coordinator that was started anew: it may go on since long.
-    if (job == jobs_.end() || !job->second.journal_lost) return;
-    job->second.journal_lost.reset();
+    const auto share = shares_.find(begin.job);
+    if (share != shares_.end()) later.swap(share->second.later_journal);
   }
+  if (!later) return;
+  later->run = begin.run;
+  later->generation = begin.generation;
+  // It starts over before it writes anything, and Begin touches no disk.
+  journal_->Begin(*std::move(later)).IgnoreError();
+}
+
+void ServerNode::OnJournalEnded(uint32_t id) {
+  const auto state = journal_->State(id);
+  if (!state || !state->has_ended) return;  // it has started over since
+  Report(JournalFailed{id, state->error, state->endings});
+}
+
+void ServerNode::Perform(const LoseJournal& journal) {
   options_.log.Error("the job goes on without a journal of this server",
-                     {{"job", gone.job}});
-  for (const auto& engine : engines_) engine->LoseJournal(gone.job);
-  // Behind that: an engine takes its orders in turn.
-  if (journal_ != nullptr) journal_->Allow(gone.job, gone.generation);
+                     {{"job", journal.job}});
+  for (const auto& engine : engines_) engine->LoseJournal(journal.job);
+}
+
+void ServerNode::Perform(const AllowJournal& journal) {
+  if (journal_ != nullptr) journal_->Allow(journal.job, journal.generation);
 }
 
 void ServerNode::OnJournalWhole(uint32_t id, uint32_t generation) {
-  absl::MutexLock lock(&mutex_);
-  const auto job = jobs_.find(id);
-  if (job == jobs_.end() || job->second.journal_lost) return;
-  // It may have ended again before this thread came to say so.
   const auto state = journal_->State(id);
-  if (!state || !state->error.empty()) return;
-  job->second.whole_generation = generation;
-  outbox_.push_back(JournalWhole{id, generation});
-  changed_.SignalAll();
-}
-
-// To a coordinator that may not have heard it.
-void ServerNode::SayJournals() {
-  std::erase_if(outbox_, [](const MemberBody& said) {
-    return std::holds_alternative<JournalLost>(said) ||
-           std::holds_alternative<JournalWhole>(said);
-  });
-  for (const auto& [id, job] : jobs_) {
-    if (job.journal_lost) outbox_.push_back(JournalLost{id, *job.journal_lost});
-    if (job.whole_generation > 0) {
-      outbox_.push_back(JournalWhole{id, job.whole_generation});
-    }
-  }
+  if (!state || !state->error.empty()) return;  // it has ended again since
+  Report(JournalCompleted{id, generation});
 }
 
 namespace {
 
-// A run that goes on, while its shards are made.
+// A run that is continued, while its shards are built.
 struct RestoredRun {
   std::unique_ptr<RunRestore> run = {};
   JournaledJob job = {};
@@ -258,8 +219,8 @@ absl::Status ServerNode::RestoreJournal(const ConfigureJob& configure, Journaled
                          {"seconds", absl::ToDoubleSeconds(clock_.Now() - began)}});
       {
         absl::MutexLock lock(&mutex_);
-        const auto found = jobs_.find(id);
-        if (found != jobs_.end()) found->second.restored_step = restored->step;
+        const auto share = shares_.find(id);
+        if (share != shares_.end()) share->second.restored_step = restored->step;
       }
       return journal_->Begin(std::move(journaled));
     };
@@ -267,27 +228,27 @@ absl::Status ServerNode::RestoreJournal(const ConfigureJob& configure, Journaled
   return absl::OkStatus();
 }
 
-// Session keys are drawn at random for each life of a worker, so that no two runs have
-// the same. What is shown of them is a digest.
-void ServerNode::NameJournal(const CommitEpoch& commit) {
+// The session key of each worker's incarnation is drawn at random, so no two runs have the
+// same keys. The name shows only a digest of them.
+void ServerNode::NameJournal(const AdmitMembers& epoch) {
   if (journal_ == nullptr) return;
-  std::string members = absl::StrCat(commit.job, " ", commit.epoch);
-  for (const MemberRecord& member : commit.members) {
+  std::string members = absl::StrCat(epoch.job, " ", epoch.epoch);
+  for (const MemberRecord& member : epoch.members) {
     absl::StrAppend(&members, " ", member.rank, " ", member.session_key);
   }
-  journal_->Name(commit.job, absl::BytesToHexString(Sha256(members).substr(0, 8)));
+  journal_->Name(epoch.job, absl::BytesToHexString(Sha256(members).substr(0, 8)));
 }
 
-void ServerNode::RecordAnew(uint32_t job) {
+void ServerNode::RecordState(uint32_t job) {
   for (uint32_t i = 0; i < engines_.size(); ++i) {
-    engines_[i]->RecordAnew(job, [this, job, i] { return journal_->BeginAnew(job, i); });
+    engines_[i]->RecordState(job, [this, job, i] { return journal_->BeginAnew(job, i); });
   }
 }
 
 void ServerNode::AddJournals(std::map<uint32_t, JobProgress>& jobs) const {
   if (journal_ == nullptr) return;
   absl::MutexLock lock(&mutex_);
-  for (const auto& [id, job] : jobs_) {
+  for (const auto& [id, share] : shares_) {
     const auto state = journal_->State(id);
     if (!state) continue;
     if (const auto progress = jobs.find(id); progress != jobs.end()) {
@@ -298,12 +259,11 @@ void ServerNode::AddJournals(std::map<uint32_t, JobProgress>& jobs) const {
                                 .disk_bytes = state->disk_bytes,
                                 .begins_at = state->begins_at};
       const auto& backup = progress->second.records;
-      const bool has_backup =
-          backup && job.has_had_backup && !job.lacks_backup && job.backing_up.empty();
+      const bool has_backup = backup && machine_.HasBackup(id);
       if (has_backup && !state->error.empty()) {
         records.durable_step = backup->durable_step;
         records.lag_steps = backup->lag_steps;
-      } else if (has_backup) {  // safe is what both have
+      } else if (has_backup) {  // a step is safe once both have it
         records.durable_step = std::min(records.durable_step, backup->durable_step);
         records.lag_steps = std::max(records.lag_steps, backup->lag_steps);
       }

@@ -1,8 +1,9 @@
-// A server against a scripted coordinator: what it says, and how often.
+// Tests a server with a scripted coordinator: what it says, and how often.
 #include "server/service/server_node.h"
 
 #include <functional>
 #include <memory>
+#include <sstream>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -23,7 +24,7 @@
 namespace syncline {
 namespace {
 
-// What a coordinator may say of a job, also when it is none.
+// A job as a coordinator may describe it, also an impossible one.
 struct JobToServe {
   uint32_t job = 0;
   JobSpec spec = {};
@@ -54,8 +55,9 @@ class ScriptedCoordinator final : public v1::Coordinator::Service {
 
     void Say(const CoordinatorBody& body) { wire_.Write(ToProto(body, shared_)); }
     void Say(const JobToServe& job) { Say(job.Configure()); }
+    void Say(const v1::CoordinatorMessage& message) { wire_.Write(message); }
 
-    // The next message that is no heartbeat; an empty one when the stream has ended.
+    // Returns the next message that is not a heartbeat; an empty one if the stream has ended.
     v1::MemberMessage Hear() {
       v1::MemberMessage message;
       while (wire_.Read(&message)) {
@@ -95,7 +97,7 @@ class ScriptedCoordinator final : public v1::Coordinator::Service {
   explicit ScriptedCoordinator(Script script) : script_(std::move(script)) {
     running_ = *Listen("127.0.0.1:0");
   }
-  // Null when it cannot listen there.
+  // Returns null if it cannot listen there.
   static std::unique_ptr<ScriptedCoordinator> TryStart(Script script,
                                                        const std::string& listen) {
     auto coordinator = absl::WrapUnique(new ScriptedCoordinator(std::move(script), {}));
@@ -221,8 +223,7 @@ TEST(ServerNodeTest, ComesBackWhenTheStreamEnds) {
   again.WaitForNotification();
 }
 
-// Of another spec than the coordinator would let through: versions differ, or it is
-// wrong.
+// Returns a job that a coordinator of this version would refuse.
 JobToServe ImpossibleJob(uint32_t job) {
   JobToServe impossible = TwoBlockJob();
   impossible.job = job;
@@ -248,7 +249,7 @@ TEST(ServerNodeTest, AJobItCannotServeEndsAloneAndTheOthersGoOn) {
     unplaced.shard_of_block.pop_back();
     stream.Say(unplaced);
     EXPECT_EQ(stream.Hear().configure_failed().job(), 7u);
-    // What was said before it failed finds nothing, and is not answered.
+    // The job has failed: messages about it are not answered.
     stream.Say(PrepareEpoch{7, 1});
     stream.Say(PrepareEpoch{5, 1});
     EXPECT_EQ(stream.Hear().epoch_prepared().job(), 5u);
@@ -265,6 +266,34 @@ TEST(ServerNodeTest, AJobItCannotServeEndsAloneAndTheOthersGoOn) {
   (*node)->Stop();
 }
 
+TEST(ServerNodeTest, LogsMessagesThatItCannotUseAndGoesOn) {
+  absl::Notification done;
+  ScriptedCoordinator coordinator([&](auto& stream) {
+    stream.Hear();
+    stream.Say(ServerWelcome{0, 1});
+    stream.Say(JobFailed{"a worker's job"});
+    v1::CoordinatorMessage unreadable;
+    unreadable.mutable_worker_welcome()->set_placement("\xff");
+    for (int i = 0; i < 3; ++i) stream.Say(unreadable);
+    stream.Say(TwoBlockJob());
+    EXPECT_EQ(stream.Hear().job_configured().job(), 5u);
+    done.Notify();
+    EXPECT_TRUE(stream.Hear().has_leave()) << "the same stream, to the end";
+    return absl::OkStatus();
+  });
+  std::ostringstream lines;
+  ServerNodeOptions options = Options(coordinator.address(), 2);
+  options.log = Logger::Create({.stream = &lines});
+  const auto node = ServerNode::Start(options, {});
+  ASSERT_TRUE(node.ok()) << node.status();
+  done.WaitForNotification();
+  (*node)->Stop();
+  EXPECT_THAT(lines.str(), ::testing::ContainsRegex("for workers.*job_failed"));
+  EXPECT_THAT(lines.str(), ::testing::ContainsRegex("cannot be read.*times=1"));
+  EXPECT_THAT(lines.str(), ::testing::ContainsRegex("cannot be read.*times=2"));
+  EXPECT_THAT(lines.str(), ::testing::Not(::testing::ContainsRegex("times=3")));
+}
+
 TEST(ServerNodeTest, SaysItsBudgetAndKeepsToIt) {
   absl::Notification done;
   ScriptedCoordinator coordinator([&](auto& stream) {
@@ -278,7 +307,8 @@ TEST(ServerNodeTest, SaysItsBudgetAndKeepsToIt) {
     const v1::ConfigureFailed failed = stream.Hear().configure_failed();
     EXPECT_EQ(failed.job(), 4u);
     EXPECT_EQ(failed.code(), static_cast<uint32_t>(absl::StatusCode::kResourceExhausted));
-    EXPECT_THAT(failed.message(), ::testing::HasSubstr("of whose budget of 1.0 MiB"));
+    EXPECT_THAT(failed.message(),
+                ::testing::HasSubstr("of its memory budget of 1.0 MiB"));
     stream.Say(TwoBlockJob());
     EXPECT_EQ(stream.Hear().job_configured().job(), 5u);
     done.Notify();
@@ -293,7 +323,7 @@ TEST(ServerNodeTest, SaysItsBudgetAndKeepsToIt) {
   (*node)->Stop();
 }
 
-// False when another process of this machine took the port meanwhile.
+// Returns false if another process of this machine took the port meanwhile.
 bool WaitsForACoordinatorOn(const std::string& address) {
   absl::Notification attached;
   ServerNodeEvents events;

@@ -1,4 +1,5 @@
-// A server's side of traces: orders in, what its engines recorded out with heartbeats.
+// A server's part of traces: it takes orders, and sends what its engines recorded with
+// its heartbeats.
 #include <utility>
 
 #include "server/service/server_node.h"
@@ -19,12 +20,12 @@ void ServerNode::SendTrace(ControlLink& link, const Heartbeat& beat) {
   uint64_t reached = 0;
   for (const JobProgress& job : beat.jobs) {
     if (job.job != *traced) continue;
-    // Without a block of the job it has nothing to record.
+    // A server without a block of the job has nothing to record.
     reached = job.trained == 0 ? TraceSender::kNoStepComes : job.step;
   }
   {
     absl::MutexLock lock(&mutex_);
-    if (!jobs_.contains(*traced)) reached = TraceSender::kNoStepComes;
+    if (!machine_.Knows(*traced)) reached = TraceSender::kNoStepComes;
   }
   for (auto& part : trace_.Parts(reached, &link)) link.Send(std::move(part));
 }

@@ -62,18 +62,19 @@ void ShardBuilder::Finish(const Order& order) {
   absl::Status made;
   try {
     made = Make(order);
-  } catch (const std::bad_alloc&) {  // of the tables beside the large arrays
+  } catch (const std::bad_alloc&) {
+    // The tables beside the large arrays did not fit.
     made = absl::ResourceExhaustedError("the server has no memory left");
   }
   {
     absl::MutexLock lock(&mutex_);
-    if (!IsWanted(order)) return;  // a drop follows
+    if (!IsWanted(order)) return;  // Drop has posted the release
     if (!made.ok()) wanted_.erase(order.job);
   }
   order.done(made);
 }
 
-// All or nothing: engines get their parts when every part is there.
+// Gives the engines their parts only when all parts are built.
 absl::Status ShardBuilder::Make(const Order& order) {
   const auto is_dropped = [&] {
     absl::MutexLock lock(&mutex_);
@@ -108,7 +109,7 @@ void ShardBuilder::Drop(uint32_t job) {
     absl::MutexLock lock(&mutex_);
     wanted_.erase(job);
   }
-  // What the engines let go of ends here.
+  // The memory that the engines release is freed here.
   Post([this, job] {
     for (Engine* engine : engines_) engine->Release(job);
   });

@@ -1,15 +1,15 @@
-// The thread of a server on which jobs' memory comes and goes: it takes, zeroes and
-// touches what a new job needs, and gives back what an old one had, while the engines go
-// on with all other jobs. What it is asked for happens in the order of the calls, so that
-// the memory of a job that ended is free before the next one's is taken.
+// The thread of a server that allocates and frees the memory of jobs. It allocates,
+// zeroes and touches the memory of a new job, and frees that of an old one, while the
+// engines continue with all other jobs. Orders are carried out in the order of the calls,
+// so the memory of a job that ended is free before the next job's is allocated.
 //
 //   ShardBuilder builder({engine0.get(), engine1.get()});
 //   builder.Build({.job = 7, .split = [...] { return SplitJob(...); },
 //                  .done = [...](const absl::Status& built) { ... }});
 //   builder.Drop(7);
 //
-// Thread safety: all public methods from any thread but an engine's or the builder's own;
-// none waits for memory.
+// Thread safety: any thread may call the public methods, except the engines' and the
+// builder's own. None of them waits for memory.
 #pragma once
 
 #include <cstdint>
@@ -31,27 +31,31 @@ class ShardBuilder {
  public:
   struct Order {
     uint32_t job = 0;
-    // What each engine gets, in order. An error is the answer to the order.
+    // Returns the part of each engine, in order. An error becomes the result of the
+    // order.
     std::function<absl::StatusOr<std::vector<EngineJobOptions>>()> split = nullptr;
-    // OK: all engines have the job, and what is asked of them now finds it there.
-    // Otherwise none of them does. Not called for jobs that are dropped meanwhile.
+    // OK: all engines have the job, and orders to them will find it. Otherwise no engine
+    // has it. Not called if the job was dropped in the meantime.
     std::function<void(const absl::Status&)> done;
-    // In place of `split`: the parts as they are to be taken over.
+    // Replaces `split`: returns parts that are built already.
     std::function<absl::StatusOr<std::vector<EngineJob>>()> made = nullptr;
-    // Gets the parts in place of the engines.
+    // Receives the parts instead of the engines.
     std::function<void(std::vector<EngineJob>)> keep = nullptr;
-    uint64_t serial = 0;  // the builder's: tells an order from a later one for that job
+    // Set by the builder. Tells an order from a later one for the same job.
+    uint64_t serial = 0;
   };
 
-  // The engines outlive the builder.
+  // The engines must outlive the builder.
   explicit ShardBuilder(std::vector<Engine*> engines);
   ~ShardBuilder();  // stops
 
+  // Orders the shards of a job.
   void Build(Order order) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Also of jobs that are being built, or were never heard of.
+  // Drops a job. It may be under construction, or unknown.
   void Drop(uint32_t job) ABSL_LOCKS_EXCLUDED(mutex_);
   void DropAll() ABSL_LOCKS_EXCLUDED(mutex_);
-  // Finishes what is under way and forgets the rest. Before the engines stop.
+  // Finishes the task that is under way, and forgets the rest. Call it before the engines
+  // stop.
   void Stop() ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
@@ -66,7 +70,7 @@ class ShardBuilder {
   mutable absl::Mutex mutex_;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   std::deque<std::function<void()>> tasks_ ABSL_GUARDED_BY(mutex_);
-  // Ordered and not dropped since: the serial of the latest order for each job.
+  // Jobs that were ordered and not dropped since: the serial of the latest order.
   std::map<uint32_t, uint64_t> wanted_ ABSL_GUARDED_BY(mutex_);
   uint64_t last_serial_ ABSL_GUARDED_BY(mutex_) = 0;
 

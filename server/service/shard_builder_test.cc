@@ -1,4 +1,4 @@
-// Jobs come and go beside engines that work.
+// Tests of ShardBuilder: jobs come and go while engines work.
 #include "server/service/shard_builder.h"
 
 #include <memory>
@@ -35,7 +35,7 @@ class ShardBuilderTest : public ::testing::Test {
     for (const auto& engine : engines_) engine->Stop();
   }
 
-  // One block on each engine.
+  // Returns one block for each engine.
   std::vector<EngineJobOptions> Parts() const {
     const uint64_t elements = kElements;
     EngineJobOptions part;
@@ -77,7 +77,7 @@ class ShardBuilderTest : public ::testing::Test {
 
   const CodecRegistry codecs_ = CodecRegistry::Builtin();
   absl::Mutex mutex_;
-  std::vector<uint32_t> answers_ ABSL_GUARDED_BY(mutex_);  // jobs, of any engine
+  std::vector<uint32_t> answers_ ABSL_GUARDED_BY(mutex_);  // jobs, from all engines
   std::vector<std::unique_ptr<Engine>> engines_;
   std::unique_ptr<ShardBuilder> builder_;
 };
@@ -139,7 +139,7 @@ TEST_F(ShardBuilderTest, AJobThatIsDroppedMeanwhileIsNotAnnounced) {
   making.WaitForNotification();
   builder_->Drop(1);
   dropped.Notify();
-  ASSERT_TRUE(Build(2).ok());  // after all that was asked for before
+  ASSERT_TRUE(Build(2).ok());  // comes after all earlier orders
   for (const auto& engine : engines_) EXPECT_EQ(engine->Release(1), nullptr);
 }
 

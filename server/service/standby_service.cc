@@ -17,9 +17,10 @@ class RefusedMember final
 
 absl::Status StandbyService::Refusal() const {
   const std::string leader = leader_();
-  return absl::UnavailableError(absl::StrCat(
-      "this coordinator is a standby, and not the leader; ",
-      leader.empty() ? "nobody leads now, try again" : absl::StrCat("ask ", leader)));
+  return absl::UnavailableError(
+      absl::StrCat("this coordinator is a standby, not the leader; ",
+                   leader.empty() ? "there is no leader now, try again"
+                                  : absl::StrCat("ask ", leader)));
 }
 
 grpc::ServerUnaryReactor* StandbyService::Refuse(

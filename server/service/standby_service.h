@@ -1,11 +1,13 @@
-// What a coordinator answers that waits for the lead: to everybody, and at once, that
-// another one leads, and which.
+// The service of a coordinator that waits to become the leader. It fails every call at
+// once, and names the leader.
 //
 //   StandbyService standby([&] { return leadership.leader(); });
 //   StartServer({.services = {&standby}});
 //
-// Members take it for a break, and go on to the next address they were given
-// (comm/rpc/control_link.h). Thread safety: `leader` is called from any thread.
+// Members treat this as a broken stream, and dial the next address that they were given
+// (comm/rpc/control_link.h).
+//
+// Thread safety: `leader` is called from any thread.
 #pragma once
 
 #include <functional>
@@ -18,7 +20,7 @@ namespace syncline {
 
 class StandbyService final : public v1::Coordinator::CallbackService {
  public:
-  // The address of the leader; empty: there is none now.
+  // Returns the address of the leader; empty: there is none now.
   explicit StandbyService(std::function<std::string()> leader)
       : leader_(std::move(leader)) {}
 
@@ -52,7 +54,7 @@ class StandbyService final : public v1::Coordinator::CallbackService {
                                        const v1::FetchTraceRequest* request,
                                        v1::FetchTraceReply* reply) override;
 
-  // As it answers. Unavailable, without a Failure.
+  // Returns the error with which calls fail: Unavailable, without a Failure.
   absl::Status Refusal() const;
 
  private:

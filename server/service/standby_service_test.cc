@@ -1,4 +1,5 @@
-// Coordinators of which one leads: what the others say, and what becomes of one that led.
+// Tests of several coordinators, one of which leads: the answers of the others, and the
+// end of one that led.
 #include "server/service/standby_service.h"
 
 #include <algorithm>
@@ -28,7 +29,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// A stream that says hello as a server, and what came of it.
+// A stream that sends the hello of a server, and its outcome.
 class HelloStream {
  public:
   explicit HelloStream(const std::string& address) {
@@ -66,7 +67,7 @@ class HelloStream {
   absl::Mutex mutex_;
   uint64_t beat_ ABSL_GUARDED_BY(mutex_) = 0;
   std::optional<absl::Status> end_ ABSL_GUARDED_BY(mutex_);
-  std::unique_ptr<AttachStream> stream_;  // last: it calls back
+  std::unique_ptr<AttachStream> stream_;  // last: it calls this object
 };
 
 absl::Status AskStatus(const std::string& address) {
@@ -90,7 +91,7 @@ TEST(StandbyService, SaysWhoLeadsToMembersAndToCallers) {
       *StartServer({.listen = "127.0.0.1:0", .tls = {}, .services = {&standby}});
   const absl::Status nobody = AskStatus(running.address);
   EXPECT_TRUE(absl::IsUnavailable(nobody)) << nobody;
-  EXPECT_THAT(std::string(nobody.message()), HasSubstr("nobody leads now"));
+  EXPECT_THAT(std::string(nobody.message()), HasSubstr("there is no leader now"));
   {
     absl::MutexLock lock(&mutex);
     leader = "10.0.0.2:7070";

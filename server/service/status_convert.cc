@@ -90,7 +90,7 @@ void Write(const JobView& job, v1::JobStatus& out) {
   out.set_job(job.job);
   out.set_name(job.name);
   out.set_run_id(job.run_id);
-  out.set_phase(job.phase);
+  out.set_phase(std::string(JobPhaseName(job.phase)));
   out.set_reason(job.reason);
   out.set_epoch(job.epoch);
   out.set_step(job.step);
@@ -103,7 +103,7 @@ void Write(const JobView& job, v1::JobStatus& out) {
   out.set_loss_scale(job.loss_scale);
   out.set_skipped_steps(job.skipped_steps);
   out.set_left_out(job.left_out);
-  out.set_durability(job.durability);
+  out.set_durability(std::string(DurabilityName(job.durability)));
   out.set_waits_for_servers(job.waits_for_servers);
   out.set_training_servers(job.training_servers);
   if (job.loss) out.set_loss(*job.loss);

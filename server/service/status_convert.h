@@ -1,4 +1,4 @@
-// The coordinator's views as what `syncline status` is answered.
+// Converts the coordinator's view to the reply that `syncline status` gets.
 #pragma once
 
 #include "proto/coordinator.pb.h"

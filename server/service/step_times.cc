@@ -3,7 +3,7 @@
 namespace syncline {
 namespace {
 
-// Steps whose time is measured at once.
+// Number of steps that are measured at the same time.
 constexpr size_t kStepsUnderWay = 64;
 
 }  // namespace
@@ -12,7 +12,7 @@ void StepTimes::Contributed(uint64_t step, absl::Duration now) {
   const auto [entry, is_first] =
       steps_.try_emplace(step, UnderWay{.began = now, .last_push = now});
   entry->second.last_push = now;
-  // What is delivered from here on may be a view of this step.
+  // From now on a delivered view may be one of this step.
   if (!is_first) return;
   TraceViews(now);
   publishing_since_.reset();
@@ -24,12 +24,12 @@ void StepTimes::Decided(uint64_t step, absl::Duration now) {
 }
 
 std::optional<absl::Duration> StepTimes::Applied(uint64_t step, absl::Duration now) {
-  // A step nobody contributed to has no beginning.
+  // A step without contributions begins now.
   const auto entry =
       steps_.try_emplace(step, UnderWay{.began = now, .last_push = now}).first;
   UnderWay& under_way = entry->second;
   if (++under_way.blocks < trained_) {
-    // A step that nobody here completes must not stay forever.
+    // Forgets a step that this engine will never complete.
     if (steps_.size() > kStepsUnderWay) steps_.erase(steps_.begin());
     return std::nullopt;
   }
@@ -56,7 +56,7 @@ void StepTimes::Sent(absl::Duration now) {
 
 void StepTimes::TraceStep(uint64_t step, const UnderWay& took, absl::Duration now) const {
   if (track_ == nullptr || !track_->IsOpen(job_)) return;
-  // Two clocks, one instant.
+  // The track and `now` use different clocks, which are compared here.
   const int64_t ahead = track_->Now() - absl::ToInt64Nanoseconds(now);
   const auto add = [&](TraceKind kind, absl::Duration begin, absl::Duration end) {
     track_->Add({.begin_ns = absl::ToInt64Nanoseconds(begin) + ahead,

@@ -1,10 +1,10 @@
-// What the steps of one job cost on one engine (comm/base/step_phases.h), from what happens
-// to its shard.
+// Measures the phases of the steps of one job on one engine (comm/base/step_phases.h),
+// from what happens to the job's shard.
 //
-//   times.Contributed(step, now);            // a push that counts
-//   times.Decided(step, now);                // where the step needs a decision
-//   times.Worked(duration);                  // the engine was busy with it
-//   if (auto took = times.Applied(step, now)) ...   // by the last of the step's blocks
+//   times.Contributed(step, now);            // a push was counted
+//   times.Decided(step, now);                // for steps that need a decision
+//   times.Worked(duration);                  // the engine worked on the step
+//   if (auto took = times.Applied(step, now)) ...   // once for each block of the step
 //   times.Sent(now);                         // a view was delivered
 //
 // Thread safety: none; the engine's thread owns it.
@@ -23,23 +23,28 @@ namespace syncline {
 
 class StepTimes {
  public:
-  // `trained` blocks make each step.
+  // `trained`: number of blocks that make each step.
   explicit StepTimes(size_t trained = 0) : trained_(trained) {}
 
-  // While a trace of the job is open its steps go there too. The track, of the engine's
-  // thread, outlives it.
+  // Also records the steps in `track` while a trace of the job is open. The track must
+  // belong to the engine's thread and outlive this object.
   void TraceTo(TraceTrack* track, uint32_t job) {
     track_ = track;
     job_ = job;
   }
 
+  // Notes a counted push to the step.
   void Contributed(uint64_t step, absl::Duration now);
+  // Notes the coordinator's decision about the step.
   void Decided(uint64_t step, absl::Duration now);
+  // Adds time in which the engine worked on steps.
   void Worked(absl::Duration took) {
     sums_[ServerPhase::kStep] += absl::ToDoubleSeconds(took);
   }
-  // A block made the step. Once all have: since the first contribution.
+  // Notes that a block has made the step. At the last block it returns the time since the
+  // first contribution.
   std::optional<absl::Duration> Applied(uint64_t step, absl::Duration now);
+  // Notes that a view was delivered.
   void Sent(absl::Duration now);
 
   const ServerPhases& sums() const { return sums_; }
@@ -48,7 +53,7 @@ class StepTimes {
   struct UnderWay {
     absl::Duration began;
     absl::Duration last_push;
-    size_t blocks = 0;  // that have completed it
+    size_t blocks = 0;  // that have made the step
     std::optional<absl::Duration> decided = std::nullopt;
   };
 
@@ -57,9 +62,10 @@ class StepTimes {
 
   size_t trained_;
   std::map<uint64_t, UnderWay> steps_;
-  // Of the last step that was complete: until now its views were on their way.
+  // Time up to which publishing of the last complete step has been counted. Empty: no
+  // step is being published.
   std::optional<absl::Duration> publishing_since_;
-  uint64_t published_ = 0;  // that step
+  uint64_t published_ = 0;  // number of that step
   absl::Duration publishing_from_;
   TraceTrack* track_ = nullptr;
   uint32_t job_ = 0;

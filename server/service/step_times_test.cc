@@ -42,7 +42,7 @@ TEST(StepTimes, ViewsThatGoOutDuringTheNextStepAreNotOfTheLastOne) {
 TEST(StepTimes, AStepWithoutContributionsHasTakenNoTime) {
   StepTimes times(1);
   EXPECT_EQ(times.Applied(3, kMs(20)), kMs(0));
-  times.Decided(9, kMs(30));  // of a step that nobody has begun
+  times.Decided(9, kMs(30));  // of a step that has not begun
   EXPECT_EQ(times.sums().steps, 1u);
   EXPECT_DOUBLE_EQ(times.sums()[ServerPhase::kDecide], 0);
 }
@@ -55,7 +55,7 @@ TEST(StepTimes, StepsThatNobodyEndsAreForgotten) {
 }
 
 TEST(StepTimes, WhatAStepWaitedForGoesToAnOpenTrace) {
-  FakeClock clock;  // of the trace; the engine's began 100 s later
+  FakeClock clock;  // of the trace; the engine's clock began 100 s later
   clock.Advance(absl::Seconds(100));
   TraceRecorder recorder(clock);
   StepTimes times(1);
@@ -65,7 +65,7 @@ TEST(StepTimes, WhatAStepWaitedForGoesToAnOpenTrace) {
     return absl::Milliseconds(ms);
   };
   times.Contributed(6, at(0));
-  times.Applied(6, at(0));  // before it was opened
+  times.Applied(6, at(0));  // before the trace was opened
   recorder.Open(3);
   times.Contributed(7, at(1));
   times.Contributed(7, at(4));
@@ -81,7 +81,7 @@ TEST(StepTimes, WhatAStepWaitedForGoesToAnOpenTrace) {
                      .step = 7,
                      .kind = kind};
   };
-  // What was sent of step 6 is nobody's: nothing was.
+  // Nothing of step 6 was sent, so its span is empty.
   TraceSpan of_six = span(TraceKind::kSend, 0, 0);
   of_six.step = 6;
   EXPECT_EQ(taken->spans, (std::vector{of_six, span(TraceKind::kHold, 1, 4),

@@ -9,7 +9,7 @@
 namespace syncline {
 namespace {
 
-// Of one reply: far from what a message may have.
+// Bytes of data in one reply, far below the limit of a message.
 constexpr size_t kReplyBytes = size_t{4} << 20;
 
 }  // namespace
@@ -32,14 +32,15 @@ absl::Status TraceDesk::Begin(uint64_t id, const v1::StartTraceRequest& request,
                               const TraceTargets& targets, absl::Duration now,
                               Orders& orders) {
   if (request.steps() == 0 || request.steps() > kMaxSteps) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("a trace of ", request.steps(), " steps; it has 1 to ", kMaxSteps));
+    return absl::InvalidArgumentError(absl::StrCat("a trace of ", request.steps(),
+                                                   " steps is not possible; it has 1 to ",
+                                                   kMaxSteps));
   }
   const absl::Duration limit = absl::Milliseconds(request.limit_ms());
   if (limit <= absl::ZeroDuration() || limit > kMaxLimit) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("a trace of ", absl::FormatDuration(limit), "; it takes at most ",
-                     absl::FormatDuration(kMaxLimit)));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "a trace of ", absl::FormatDuration(limit), " is not possible; it takes at most ",
+        absl::FormatDuration(kMaxLimit)));
   }
   if (std::ranges::none_of(targets.members, [](const TraceTarget& target) {
         return target.role == TraceTarget::Role::kWorker;
@@ -163,7 +164,7 @@ absl::Status TraceDesk::Fetch(const v1::FetchTraceRequest& request,
   if (!trace_ || trace_->id != request.trace() || trace_->job != request.job()) {
     return absl::NotFoundError(absl::StrCat(
         "the coordinator knows no trace ", request.trace(), " of job '",
-        Printable(request.job()), "': another one began, or it was started anew"));
+        Printable(request.job()), "': another one began, or it was restarted"));
   }
   Trace& trace = *trace_;
   trace.asked_at = now;

@@ -7,7 +7,7 @@ namespace {
 
 constexpr uint64_t kTrace = 77;
 
-// Two servers on connections 1 and 2, two workers on 11 and 12.
+// Has two servers on connections 1 and 2, and two workers on 11 and 12.
 class TraceDeskTest : public testing::Test {
  protected:
   TraceDeskTest() {
@@ -51,7 +51,7 @@ class TraceDeskTest : public testing::Test {
     EXPECT_TRUE(desk_.Fetch(request, targets_, now_, reply, orders_).ok());
     return reply;
   }
-  // Connections that were ordered since the last call, with `until`.
+  // Returns the connections that were ordered since the last call, with `until`.
   std::vector<std::pair<uint64_t, uint64_t>> TakeOrders() {
     std::vector<std::pair<uint64_t, uint64_t>> taken;
     for (const auto& [connection, order] : orders_)
@@ -167,7 +167,8 @@ TEST_F(TraceDeskTest, LargeOnesComeInSeveralReplies) {
 
 TEST_F(TraceDeskTest, KeepsNoMoreThanItsLimitAndCountsTheRest) {
   BeginRecording();
-  const std::string part((size_t{1} << 20) - 4, 'x');  // and four for its track's name
+  // Four more bytes are for the name of the track.
+  const std::string part((size_t{1} << 20) - 4, 'x');
   for (size_t i = 0; i < TraceDesk::kMaxBytes / part.size(); ++i) Say(11, 0, false, part);
   EXPECT_EQ(Fetch().members(2).dropped(), 0u);
   Say(11, 0, false, part);

@@ -1,5 +1,5 @@
-// A new backup of a shard that has made steps: what it gets makes it that shard, although the
-// shard goes on meanwhile.
+// A new backup of a running shard receives enough to become that shard, although the
+// shard continues meanwhile.
 #include <algorithm>
 #include <iterator>
 #include <string>
@@ -35,8 +35,8 @@ INSTANTIATE_TEST_SUITE_P(Families, NewBackup,
 
 class NewBackupOfLife : public ::testing::TestWithParam<LifeCase> {};
 
-// Whenever it begins: also in the middle of a step, before the first values, and after
-// somebody handed over what it had kept.
+// The backup may begin at any time: also in the middle of a step, before the first
+// values, and after a leaving worker handed over what it had kept.
 TEST_P(NewBackupOfLife, BegunAtAnyTime) {
   const RecordCase one = JobOf(GetParam());
   for (int begins = 1; begins < 60; begins += 2) {
@@ -83,7 +83,7 @@ class JobWithoutBackup : public ::testing::Test {
 
 TEST_F(JobWithoutBackup, TellsNobodyOfWhatANewOneMayLack) {
   EXPECT_THAT(Do(ShardBackUp{}), Not(Contains("backed up"))) << "it has to get there";
-  // Block 1 is not its turn yet.
+  // It is not yet block 1's turn.
   EXPECT_EQ(Published(Step(1)), 2u);
   EXPECT_EQ(rig_.shard().block_version(0), 1u) << "it waits for its records";
   const std::vector<std::string> lines = Do(ShardDurable{100});
@@ -103,7 +103,7 @@ TEST_F(JobWithoutBackup, GoesOnWhenANewOneIsLostAndTakesTheNext) {
   EXPECT_THAT(Do(ShardDurable{3}), Contains("backed up"));
 }
 
-// Who handed it over is gone, and cannot push it again.
+// The worker that handed it over is gone and cannot push it again.
 TEST_F(JobWithoutBackup, WhatALeaverHandedOverIsInIt) {
   rig_.shard().Apply(rig_.PartingMessage(1, 0, 1, rig_.PushOf(1, 0, 1)));
   const ShardOutputs outputs = rig_.shard().Apply(ShardBackUp{});
@@ -124,7 +124,7 @@ TEST_F(JobWithoutBackup, WhatALeaverHandedOverIsInIt) {
   EXPECT_EQ(backup.Weights(0), rig_.Weights(0));
 }
 
-// Its worker pushes again to whoever takes over.
+// The worker pushes again to the server that takes over.
 TEST(NewBackupOfAShard, BeginsWithoutWhatWasAddedToASumWhenItCame) {
   ShardRig rig({.training = {.aggregation = Aggregation::kArrival}});
   rig.Commit(1, {ShardRig::Member(0), ShardRig::Member(1)});
@@ -134,7 +134,7 @@ TEST(NewBackupOfAShard, BeginsWithoutWhatWasAddedToASumWhenItCame) {
   EXPECT_THAT(Lines(rig.Push(1, 0, 0)), Contains("recorded"));
 }
 
-// They came before the first step was made: the job was declared with others.
+// The settings changed before the first step was made: the job was declared with others.
 TEST(NewBackupOfAShard, HasSettingsThatHoldFromTheFirstStepOn) {
   ShardRig rig({});
   rig.Commit(1, {ShardRig::Member(0)});

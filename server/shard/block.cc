@@ -81,8 +81,8 @@ void Block::SetWeights() {
   FindRateFactor();
 }
 
-// A life that began later may not know yet how far the job's schedule is. What was kept
-// for parting says nothing about rates.
+// Takes the factor of the lowest incarnation: one that began later may not know yet how
+// far the job's schedule is. Parting contributions say nothing about rates.
 void Block::FindRateFactor() {
   const ShardApplied::Contributor* oldest = nullptr;
   const auto consider = [&](const ShardApplied::Contributor& one) {
@@ -95,7 +95,7 @@ void Block::FindRateFactor() {
 }
 
 BlockSum Block::Sum() const {
-  // Without samples the sum is zero, and stays so.
+  // Without samples, the sum is zero and stays zero.
   const double all = samples();
   const bool is_mean = memory_.accumulator.empty() || all == 0;
   const float scale = is_mean ? 1.0f : static_cast<float>(1 / all);
@@ -265,8 +265,9 @@ absl::Status Block::Load(const BlockSnapshot& snapshot) {
            StateBytes(memory_.state[i].type, spec_.range.elements);
   }
   if (!fits) {
-    return absl::InvalidArgumentError(absl::StrCat("the snapshot of block ", spec_.block,
-                                                   " is of another block or optimizer"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("the snapshot of block ", spec_.block,
+                     " does not fit the block or its optimizer"));
   }
   version_ = snapshot.version;
   updates_ = snapshot.updates;

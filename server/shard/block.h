@@ -1,6 +1,6 @@
-// One block's life: seeded, collecting, frozen while its step is decided, stepped. What a
-// member may do to it at its present version; who the members are is the shard's
-// business.
+// A block and its state: seeded, collecting, frozen while its step is decided, stepped.
+// It knows what a member may do to it at its present version. The shard knows who the
+// members are.
 //
 // Thread safety: none.
 #pragma once
@@ -22,24 +22,26 @@
 
 namespace syncline {
 
-// A worker's life: (rank, incarnation).
+// An incarnation of a worker: (rank, incarnation).
 using WorkerId = std::pair<uint32_t, uint32_t>;
 
-// What a member waits for.
+// A member's request for a version of a block.
 struct Wish {
   uint64_t version = 0;
   std::optional<uint64_t> held = std::nullopt;  // ViewDigest of the member's own values
 };
 
-// What members gave to one step that is not over.
+// What members gave to one step that is not over yet.
 struct Collection {
   std::vector<Contribution> contributions = {};
-  size_t in_order = 0;  // so many are in rank order; the others came since
-  size_t present = 0;   // of them, those of present members
-  // By rank: 1 + the incarnation whose contribution came last, 0 without. A push must not
-  // look through all that others have pushed: that is quadratic in the workers.
+  // Contributions at the front that are in rank order. The others came since the last
+  // sort.
+  size_t in_order = 0;
+  size_t present = 0;  // held contributions of present members
+  // By rank: 1 + the incarnation whose contribution came last; 0: none. Without it, each
+  // push would search all contributions, which is quadratic in the number of workers.
   std::vector<uint64_t> slots = {};
-  // Those whose contribution counts, no members any more.
+  // Contributors that are no longer members, but whose contribution counts.
   std::vector<ShardApplied::Contributor> departed = {};
 
   bool Holds(WorkerId worker) const {
@@ -47,15 +49,16 @@ struct Collection {
            slots[worker.first] == uint64_t{worker.second} + 1;
   }
   void Hold(Contribution contribution);
-  // Those of one rank stay in the order in which they came.
+  // Keeps several contributions of one rank in the order in which they came.
   void SortByRank();
   bool IsEmpty() const { return contributions.empty() && departed.empty(); }
-  // Takes out what others than these lives gave, but for what leavers handed over, and
-  // returns whose it was.
+  // Removes the contributions of all other incarnations, except those that leaving
+  // workers handed over. Returns their senders.
   std::vector<WorkerId> LeaveOut(const std::set<uint32_t>& incarnations);
   void Clear();
 
-  // Of all who fail `keep`, except those that count already: in the accumulator, or parting.
+  // Removes the contributions of all workers that fail `keep`. Parting ones, and those
+  // that are in the accumulator already, still count.
   template <typename Keep>
   void Forget(const Keep& keep) {
     SortByRank();
@@ -76,7 +79,7 @@ struct Collection {
   void ClearSlot(const ShardApplied::Contributor& from);
 };
 
-// What pushes of a tensor are encoded with.
+// The codecs that pushes of a tensor may use.
 struct PushCodecs {
   CodecSet regular = {};
   const Codec* parting = nullptr;
@@ -93,30 +96,33 @@ class Block {
   uint64_t updates() const { return updates_; }
   bool seeded() const { return seeded_; }
   bool frozen() const { return frozen_; }
-  // Everyone whose contribution to this step counts, in rank order.
+  // Returns every contributor to this step that counts, in rank order.
   std::vector<ShardApplied::Contributor> Contributors() const;
-  // How many contributions of present members are held.
+  // Returns how many contributions of present members are held.
   size_t present() const { return now_.present; }
-  // For the step that it collects, of which `expected` members take part.
+  // Returns the facts for the step that it collects; `expected` members take part in it.
   StepFacts FactsOf(size_t expected, const SyncPolicy& policy) const;
-  // Samples behind the sum of this update: what is held, and what was added before. Those
-  // of parting contributions only where there are no others.
+  // Returns the number of samples in the sum of this update: those that are held, and
+  // those that were added before. Samples of parting contributions count only if there
+  // are no others.
   double samples() const { return Counted().Divisor(); }
-  // What its step sums up. REQUIRES: SetWeights was called.
+  // Returns the sum that its step computes. REQUIRES: SetWeights was called.
   BlockSum Sum() const;
 
   // ---- Records ----
 
-  // Of the step under way, without its digest. `sum`: what it holds where contributions are
-  // larger, or gone; the caller puts it there. REQUIRES: SetWeights was called.
+  // Returns the record of the step under way, without its digest. `sum`: what the record
+  // holds if the contributions are larger than it or no longer there; the caller then
+  // writes it. REQUIRES: SetWeights was called.
   StepRecord Record(StepRecord::Payload sum, BufferPool& pool) const;
-  // The gradient of this step is also written there.
+  // Makes the step also write its gradient to `sum`.
   void WriteSum(std::span<float> sum) { written_ = sum; }
-  // Takes the place of the contributions that the step had.
-  // REQUIRES: it is of this block and version. InvalidArgument when it makes no sense; then
-  // nothing changes.
+  // Replaces the contributions to its step by those of a record. REQUIRES: the record is
+  // of this block and version. Fails with InvalidArgument if the record is malformed;
+  // weights and state do not change then.
   absl::Status Restore(const StepRecord& record, const PushCodecs& codecs);
-  // Of its present version; the step's record takes its place.
+  // Holds a parting contribution to its present version. The record of the step replaces
+  // it.
   absl::Status RestoreParting(const PartingRecord& record, const Codec* codec);
   absl::Status RestoreSeed(const SeedRecord& record);
   uint32_t Digest() const;
@@ -124,15 +130,16 @@ class Block {
 
   BlockLabel Label(uint64_t epoch) const { return {spec_.range, version_, epoch}; }
 
-  // The first step that this block has neither completed nor promised to complete.
+  // Returns the first step that this block has neither completed nor promised to
+  // complete.
   uint64_t next_step() const { return version_ + (frozen_ ? 1 : 0); }
 
-  // The first values stay: somebody may hold them, and deltas are added to them.
+  // The first values stay: a worker may hold them already, and deltas are added to them.
   bool TakesSeed() const { return !seeded_; }
-  // REQUIRES: TakesSeed() and a view of exactly this block.
+  // REQUIRES: TakesSeed(), and `view` is of exactly this block.
   void Seed(const BlockView& view);
 
-  // The optimizer's state that it is to begin with, of which so many arrays have come.
+  // The optimizer state that its seeder has sent so far.
   struct BegunState {
     WorkerId from = {};
     uint64_t updates = 0;
@@ -140,73 +147,81 @@ class Block {
   };
   const std::optional<BegunState>& begun_state() const { return begun_state_; }
   void SetBegunState(const BegunState& begun) { begun_state_ = begun; }
-  // It begins with what has come, or with zeros, whatever has. REQUIRES: TakesSeed().
+  // BeginAfter keeps the state that has come and sets the number of updates behind it.
+  // BeginWithoutState sets the state to zeros. REQUIRES: TakesSeed().
   void BeginAfter(uint64_t updates) { updates_ = updates; }
   void BeginWithoutState();
 
-  // Whether it holds this member's contribution to its present version.
+  // Returns whether it holds this member's contribution to its present version.
   bool Holds(const ShardMember& member) const {
     return now_.Holds({member.rank, member.incarnation});
   }
   PushFacts FactsOf(const ShardMember& member, uint64_t step) const;
-  // Lives that gave to its present version, but for leavers. Of a quorum.
+  // Returns the incarnations that gave to its present version, without leaving workers.
+  // Used with a quorum.
   std::vector<uint32_t> Givers() const;
-  // What others than these gave to its present version is not part of it: see Collection.
+  // Removes what other incarnations gave to its present version: see Collection.
   std::vector<WorkerId> LeaveOut(const std::set<uint32_t>& incarnations) {
     return now_.LeaveOut(incarnations);
   }
-  // What this life handed over when it left is part of that step.
+  // Returns whether this incarnation left and handed over a contribution to `step`.
   bool HasParted(WorkerId worker, uint64_t step) const {
     const auto parted = parted_.find(worker);
     return parted != parted_.end() && parted->second == step;
   }
-  // For its present version or, where the policy lets members run ahead, a later step.
-  // REQUIRES: SyncPolicy::Judge(FactsOf(...)) == kTake.
+  // Holds a contribution to its present version or, if the policy lets members run ahead,
+  // to a later step. REQUIRES: SyncPolicy::Judge(FactsOf(...)) == kTake.
   void Hold(uint64_t step, Contribution contribution);
 
-  // Puts the contributions into rank order and gives each its weight in the sum: its share
-  // of the samples, or its samples where the sum is kept between steps and their number is
-  // not known yet. Finds the rate factor.
+  // Sorts the contributions by rank and sets the weight of each in the sum: its share of
+  // the samples. If the sum is kept between steps, their total is not known yet, and the
+  // weight is its number of samples. Also finds the rate factor.
   void SetWeights();
-  // What the learning rate is multiplied with: the word of the contributor that joined
-  // first, whatever came first. When all skip, that of the step before. REQUIRES:
-  // SetWeights was called.
+  // Returns the factor of the learning rate: that of the contributor with the lowest
+  // incarnation, whatever came first. If all members skip, it is that of the step before.
+  // REQUIRES: SetWeights was called.
   float rate_factor() const { return rate_factor_; }
-  // All held contributions were added to the accumulator.
+  // Notes that all held contributions were added to the accumulator.
   void MarkAdded();
 
-  // Between two steps: nothing is held, nothing waits for a decision.
+  // Returns whether it is between two steps: it holds nothing and waits for no decision.
   bool IsQuiet() const { return now_.IsEmpty() && ahead_.empty() && !frozen_; }
-  // Nobody has given anything to its present version, and no leaver handed anything over.
+  // Returns whether nobody, leaving workers included, has given to its present version.
   bool HoldsNothing() const { return now_.IsEmpty(); }
-  // What leavers handed over to its present version, and is not in its sum.
+  // Returns what leaving workers handed over to its present version and is not in its
+  // sum.
   std::vector<Contribution> Partings() const;
-  // At its present version, without the contributions that it holds.
+  // Returns its state at its present version, without the contributions that it holds.
   BlockSnapshot Save() const;
-  // InvalidArgument when the sizes are not those of this block.
+  // Fails with InvalidArgument if the sizes are not those of this block.
   absl::Status Load(const BlockSnapshot& snapshot);
 
   // ---- Mode asp: every member counts steps of its own ----
 
-  // The member's contribution to `step` is part of the weights.
+  // Notes that the member's contribution to `step` is part of the weights.
   void SetGiven(WorkerId worker, uint64_t step);
-  // The member is sent the present version; with its weights kept, where delays are
-  // compensated.
+  // Notes that the member is sent the present version. kWeights also keeps a copy of its
+  // weights, for delay compensation.
   enum class Keep { kVersion, kWeights };
   void SetShown(WorkerId worker, Keep keep);
+  // Returns the number of versions since the one that the member was sent last. 0: the
+  // current one, or none.
   uint64_t AgeFor(WorkerId worker) const;
+  // Returns the weights that the member was sent last; empty if they are not kept.
   std::span<const float> ShownTo(WorkerId worker) const;
-  // After the last step that any member has given.
+  // The step after the last one that any member, present or not, has given.
   uint64_t furthest() const { return furthest_; }
 
-  // Those who wait for a version that is still to come; a later wish replaces an earlier one.
+  // Members that wait for a version that is still to come. A later wish replaces an
+  // earlier one.
   const std::map<WorkerId, Wish>& wishes() const { return wishes_; }
   void Remember(WorkerId worker, const Wish& wish) { wishes_[worker] = wish; }
-  // Removes and returns those that have come true.
+  // Removes and returns the wishes whose version has come.
   std::map<WorkerId, Wish> TakeFulfilled();
 
-  // Forgets contributions and wishes of all who fail `keep`, except contributions that
-  // count already: those of a frozen block, those in the accumulator, and parting ones.
+  // Forgets contributions and wishes of all workers that fail `keep`. Contributions that
+  // count already stay: those of a frozen block, those in the accumulator, and parting
+  // ones.
   template <typename Keep>
   void Forget(const Keep& keep) {
     if (!frozen_) now_.Forget(keep);
@@ -217,17 +232,20 @@ class Block {
   }
 
   void Freeze() { frozen_ = true; }
-  // Whether the step changed the weights, changed nothing or state only, or has only
-  // added to the sum of an update that is still to come.
+  // What a step did: changed the weights; changed nothing, or optimizer state only; or
+  // only added to the sum of a later update.
   enum class Outcome { kUpdated, kUnchanged, kAccumulated };
-  // The step is over: the next one begins, without contributions.
+  // Ends the step. The next one begins without contributions, except those that came
+  // ahead.
   void Advance(Outcome outcome);
 
  private:
   struct Pace {
-    uint64_t next = 0;                // step
-    uint64_t shown = 0;               // version
-    std::vector<float> weights = {};  // that version's
+    // Step that the member contributes to next.
+    uint64_t next = 0;
+    // Version that the member was sent last.
+    uint64_t shown = 0;
+    std::vector<float> weights = {};  // weights of version `shown`
   };
 
   struct Samples {
@@ -252,17 +270,20 @@ class Block {
   bool seeded_ = false;
   bool frozen_ = false;
   std::optional<BegunState> begun_state_;
-  Collection now_;                // of step `version_`
-  std::deque<Collection> ahead_;  // of those that follow it
-  Samples added_;                 // in the accumulator
+  Collection now_;                // contributions to step `version_`
+  std::deque<Collection> ahead_;  // contributions to the steps after it
+  Samples added_;                 // samples in the accumulator
   float rate_factor_ = 1;
   std::map<WorkerId, Wish> wishes_;
   std::map<WorkerId, Pace> paces_;
-  uint64_t furthest_ = 0;  // of them, also of those who are gone
-  // To which step those who leave handed over what they had kept, while they are members.
+  // The largest Pace::next ever, of members that have left, too.
+  uint64_t furthest_ = 0;
+  // By worker: the step to which it handed over a contribution when it left. Forgotten
+  // once the worker is no longer a member.
   std::map<WorkerId, uint64_t> parted_;
-  std::span<float> written_;  // where the step's gradient is written, too
-  Slice given_;               // the step's gradient, of a record
+  // Where the step also writes its gradient; empty: nowhere.
+  std::span<float> written_;
+  Slice given_;  // the step's gradient, out of a record
 };
 
 }  // namespace syncline

@@ -1,4 +1,4 @@
-// What a block says of its step in a record, and how it takes a step from one.
+// How a block describes its step in a record, and how it takes a step from one.
 #include <algorithm>
 #include <cstring>
 #include <utility>
@@ -12,17 +12,18 @@
 namespace syncline {
 namespace {
 
-// Frames lie in a record as they lay where they landed.
+// Rounds up to the alignment that frames have in a record, which is that of landed
+// frames.
 size_t Aligned(size_t bytes) {
   return (bytes + kTileAlignment - 1) / kTileAlignment * kTileAlignment;
 }
 
 absl::Status Unfit(uint32_t block, const char* why) {
   return absl::InvalidArgumentError(
-      absl::StrCat("a record of block ", block, " makes no sense: ", why));
+      absl::StrCat("a record of block ", block, " is invalid: ", why));
 }
 
-// The frames' own word; ParseBlock holds all of them to it.
+// Returns the epoch that the first frame states. ParseBlock checks all frames against it.
 uint64_t EpochOf(ByteView frames) {
   TileHeader header;
   if (frames.size() < sizeof(header)) return 0;
@@ -32,7 +33,8 @@ uint64_t EpochOf(ByteView frames) {
 
 }  // namespace
 
-// Of what was added when it came the sum is left, of delays only what they came to.
+// Returns whether the contributions can still be recorded. Those that were added on
+// arrival are left only in the sum, and delayed ones only in the compensated gradient.
 bool Block::HasContributions() const {
   const auto is_there = [this](const Contribution& one) {
     const bool is_delayed = !ShownTo({one.from.rank, one.from.incarnation}).empty();
@@ -81,12 +83,13 @@ absl::Status Block::RestoreContributions(const StepRecord& record,
   const uint64_t step = record.arrival ? record.arrival->step : record.step;
   size_t offset = 0;
   for (const StepRecord::Part& part : record.parts) {
-    if (part.from.rank >= kMaxWorkers) return Unfit(spec_.block, "of no such worker");
+    if (part.from.rank >= kMaxWorkers)
+      return Unfit(spec_.block, "it names a rank that cannot be");
     Contribution one = {.from = part.from};
     if (part.bytes > 0) {
       const bool fits = has_frames && part.bytes <= record.payload.size &&
                         offset <= record.payload.size - part.bytes;
-      if (!fits) return Unfit(spec_.block, "its parts are longer than all of it");
+      if (!fits) return Unfit(spec_.block, "its parts are longer than its payload");
       one.payload = Slice{record.payload.data + offset, part.bytes, record.payload.owner};
       const ByteView frames(one.payload.body.data, part.bytes);
       SYNCLINE_ASSIGN_OR_RETURN(
@@ -95,7 +98,7 @@ absl::Status Block::RestoreContributions(const StepRecord& record,
                      part.from.parting ? CodecSet{codecs.parting} : codecs.regular));
       offset += Aligned(part.bytes);
     } else if (has_frames && part.from.samples > 0) {
-      return Unfit(spec_.block, "a contribution is not there");
+      return Unfit(spec_.block, "it lacks a contribution");
     }
     now_.Hold(std::move(one));
   }
@@ -109,9 +112,10 @@ absl::Status Block::Restore(const StepRecord& record, const PushCodecs& codecs) 
         record.payload.size == spec_.range.elements * sizeof(float) &&
         reinterpret_cast<uintptr_t>(record.payload.data) % alignof(float) == 0 &&
         (!is_sum || !memory_.accumulator.empty());
-    if (!fits) return Unfit(spec_.block, "its sum is of another block");
+    if (!fits) return Unfit(spec_.block, "its sum does not fit the block");
   }
-  now_.Clear();  // of what was handed over it says more
+  // The step's record contains contributions that were handed over.
+  now_.Clear();
   const absl::Status restored = RestoreContributions(record, codecs);
   if (!restored.ok()) {
     now_.Clear();
@@ -132,9 +136,9 @@ absl::Status Block::RestoreParting(const PartingRecord& record, const Codec* cod
   const ShardApplied::Contributor& from = record.part.from;
   if (record.step != version_ || from.rank >= kMaxWorkers || !from.parting ||
       record.part.bytes != record.payload.size) {
-    return Unfit(spec_.block, "of no worker that left, or of another step");
+    return Unfit(spec_.block, "it is not of a worker that left, or is of another step");
   }
-  // A snapshot says again what is held.
+  // A snapshot repeats contributions that are already held.
   const bool is_held =
       std::ranges::any_of(now_.contributions, [&from](const Contribution& one) {
         return one.from.rank == from.rank && one.from.incarnation == from.incarnation;
@@ -151,12 +155,12 @@ absl::Status Block::RestoreParting(const PartingRecord& record, const Codec* cod
 absl::Status Block::RestoreSeed(const SeedRecord& record) {
   const bool fits = record.values.size == memory_.weights.size() * sizeof(float) &&
                     (record.state.empty() || record.state.size() == memory_.state.size());
-  if (!fits) return Unfit(spec_.block, "its values are of another block");
+  if (!fits) return Unfit(spec_.block, "its values do not fit the block");
   BeginWithoutState();
   for (size_t i = 0; i < record.state.size(); ++i) {
     const StoredSlot& slot = memory_.state[i];
     if (record.state[i].size() != StateBytes(slot.type, spec_.range.elements)) {
-      return Unfit(spec_.block, "its state is of another optimizer");
+      return Unfit(spec_.block, "its state does not fit the optimizer");
     }
     std::ranges::copy(record.state[i], slot.memory);
   }

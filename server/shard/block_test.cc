@@ -1,5 +1,5 @@
-// A block with as many members as a job may have: who is held, and in which order the
-// contributions are summed up.
+// A block with as many members as a job may have: which contributions are held, and in
+// which order they are summed.
 #include "server/shard/block.h"
 
 #include <array>
@@ -49,7 +49,7 @@ class BlockTest : public ::testing::Test {
 TEST_F(BlockTest, SumsUpInRankOrderWhateverTheOrderOfArrival) {
   for (const uint32_t rank : {5, 2, 9}) Hold(rank);
   EXPECT_EQ(RanksOfTheSum(), (std::vector<uint32_t>{2, 5, 9}));
-  for (const uint32_t rank : {7, 0, 3}) Hold(rank);  // more after a look
+  for (const uint32_t rank : {7, 0, 3}) Hold(rank);  // more after they were sorted
   EXPECT_EQ(RanksOfTheSum(), (std::vector<uint32_t>{0, 2, 3, 5, 7, 9}));
 }
 
@@ -69,7 +69,7 @@ TEST_F(BlockTest, KnowsWhomItHoldsThroughForgettingAndAdvancing) {
   }
 }
 
-// Minutes, not milliseconds, if a push looked through those of all others.
+// This takes minutes, not milliseconds, if a push searches all other pushes.
 TEST_F(BlockTest, TakesAPushOfEachOfTheMostWorkersForManySteps) {
   constexpr uint64_t kSteps = 5;
   for (uint64_t step = 0; step < kSteps; ++step) {

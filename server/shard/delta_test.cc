@@ -1,4 +1,4 @@
-// Published deltas: what workers add up is what the shard says they hold.
+// Published deltas: the sum of what workers receive equals what the shard says they hold.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -60,7 +60,7 @@ class Deltas : public ::testing::TestWithParam<const char*> {
     }
   }
 
-  // What a view says that needs no other.
+  // Decodes a view that needs no earlier view.
   std::vector<float> Whole(const ShardOutputs& outputs, uint32_t rank = 0) {
     std::vector<float> values(kElements);
     const ShardReply* reply = PublishTo(outputs, rank);
@@ -73,7 +73,7 @@ class Deltas : public ::testing::TestWithParam<const char*> {
     return values;
   }
 
-  // A worker's side.
+  // The worker's side.
   void Land(const ShardOutputs& outputs) {
     const ShardReply* reply = PublishTo(outputs, 0);
     ASSERT_NE(reply, nullptr);

@@ -1,5 +1,5 @@
-// A shard whose records are awaited: nobody hears of what could still be lost, and what is
-// lost is made again.
+// A shard whose records are awaited: no worker learns of what could still be lost, and
+// what is lost is made again.
 #include <algorithm>
 #include <iterator>
 #include <memory>
@@ -31,7 +31,7 @@ class AwaitedJob {
   explicit AwaitedJob(const RigOptions& options = Awaited()) : rig_(options) {
     Do(rig_.Commit(1, {rig_.Member(0), rig_.Member(1)}));
   }
-  // Takes the place of one that died, with its first records.
+  // Replaces one that died, with its first `records` records.
   AwaitedJob(const AwaitedJob& lost, size_t records) : rig_(Awaited()) {
     for (size_t i = 0; i < records; ++i) {
       EXPECT_TRUE(rig_.shard().Replay(*lost.records()[i]).ok());
@@ -44,7 +44,7 @@ class AwaitedJob {
     return records_;
   }
 
-  // What it says, but for its records, which are noted.
+  // Returns the outputs without the records, which it collects.
   std::vector<std::string> Do(const ShardOutputs& outputs) {
     for (const ShardOutput& output : outputs) {
       if (const auto* one = std::get_if<ShardRecorded>(&output)) {
@@ -76,7 +76,8 @@ class AwaitedJob {
   std::vector<std::shared_ptr<const ShardRecord>> records_;
 };
 
-// A journal that has ended, or a backup that is lost: the job goes on, for any number of steps.
+// The journal has ended, or the backup is lost: the job continues for any number of
+// steps.
 TEST(AwaitedRecords, NothingWaitsOnceNobodyKeepsThem) {
   AwaitedJob job;
   job.SeedAll();
@@ -91,7 +92,7 @@ TEST(AwaitedRecords, NothingWaitsOnceNobodyKeepsThem) {
 
 TEST(AwaitedRecords, ASeedIsHeldOnceItIsSafe) {
   AwaitedJob job;
-  // Both hear that an answer will come: its record may take long.
+  // Both are told that an answer will come, because the record may take long.
   EXPECT_THAT(job.Do(job.rig().Seed(0, SomeValues(100, 1))),
               ElementsAre("noted r0 b0 v0"));
   EXPECT_THAT(job.Do(job.rig().Pull(1, 0, 0)), ElementsAre("noted r1 b0 v0"));
@@ -104,7 +105,7 @@ TEST(AwaitedRecords, NobodyHearsOfAStepThatCouldBeLost) {
   EXPECT_THAT(job.PushAll(0, 0),
               ElementsAre("ack r0 b0 s0", "ack r1 b0 s0", "applied b0 s0 by r0 r1"));
   EXPECT_EQ(job.rig().shard().block_version(0), 1u);
-  // Who asks again is acknowledged, and told no more.
+  // A worker that asks again gets an acknowledgement and nothing more.
   EXPECT_THAT(job.Do(job.rig().Push(0, 0, 0)), ElementsAre("ack r0 b0 s0"));
   EXPECT_THAT(job.Do(job.rig().Pull(1, 0, 1)), ElementsAre("noted r1 b0 v1"));
   EXPECT_THAT(job.Sync(job.records().size() - 1), IsEmpty());
@@ -122,7 +123,7 @@ TEST(AwaitedRecords, ABlockDoesNotWaitForTheRecordOfAnother) {
   EXPECT_THAT(job.Sync(), ElementsAre("publish r0 b1 v1", "publish r1 b1 v1"));
 }
 
-// Steps that nobody present takes part in pass by themselves, but one at a time.
+// Steps in which no present member takes part pass by themselves, but one at a time.
 TEST(AwaitedRecords, ABlockIsNeverTwoStepsAheadOfItsRecords) {
   AwaitedJob job;
   job.SeedAll();
@@ -152,12 +153,12 @@ TEST(AwaitedRecords, OneThatComesBackHasAllThatAnybodyKnowsOf) {
   lost.PushAll(0, 1);
   lost.Sync();
   const size_t safe = lost.records().size();
-  lost.PushAll(1, 0);  // told nobody
+  lost.PushAll(1, 0);  // no worker is told
   const std::vector<float> undisturbed = lost.rig().Weights(0);
 
   AwaitedJob back(lost, safe);
   EXPECT_EQ(back.rig().shard().block_version(0), 1u);
-  // Of any epoch, also one that its records had seen.
+  // The commit may be of any epoch, also of one that the records had seen.
   EXPECT_THAT(back.Do(back.rig().Commit(1, {back.rig().Member(0), back.rig().Member(1)})),
               ElementsAre("committed e1"));
   EXPECT_THAT(back.PushAll(1, 0),
@@ -166,7 +167,7 @@ TEST(AwaitedRecords, OneThatComesBackHasAllThatAnybodyKnowsOf) {
   EXPECT_EQ(back.rig().Weights(0), undisturbed);
 }
 
-// What was decided is said again; the others have made the step with it.
+// The decision is repeated; the other shards have made the step with it.
 TEST(AwaitedRecords, ADecisionWaitsForTheBlocksThatLostTheirStep) {
   const RigOptions decided = Awaited(Decided());
   AwaitedJob job(decided);

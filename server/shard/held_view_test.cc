@@ -1,4 +1,4 @@
-// Members that hold a view are told so, and not sent it.
+// Members that hold a view are told so instead of receiving it.
 #include <optional>
 #include <string>
 #include <utility>
@@ -32,7 +32,7 @@ class HeldByMembers : public ::testing::Test {
     return rig_.shard().Apply(ShardMessage{header, {}});
   }
 
-  // "held r0 v0", "sent r1 v0": of what is published.
+  // Lists what is published: "held r0 v0", "sent r1 v0".
   static std::vector<std::string> Published(const ShardOutputs& outputs) {
     std::vector<std::string> lines;
     for (const ShardOutput& output : outputs) {

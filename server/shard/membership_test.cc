@@ -1,4 +1,4 @@
-// Epochs: who is waited for when members come and go in the middle of steps.
+// Epochs: which members are waited for when members come and go in the middle of steps.
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "server/shard/shard_test_util.h"
@@ -68,7 +68,7 @@ TEST(ShardEpochs, NothingFromTheHeldStepOnCompletesUntilTheCommit) {
   rig.Push(0, 0, 0);
   rig.Push(1, 0, 0);
   EXPECT_THAT(Prepare(rig, 2), ElementsAre("prepared e2 s1"));
-  rig.Push(0, 1, 0);  // below the held step: goes on
+  rig.Push(0, 1, 0);  // before the held step: it is made
   EXPECT_THAT(Lines(rig.Push(1, 1, 0)),
               ElementsAre("ack r1 b1 s0", "applied b1 s0 by r0 r1", "publish r0 b1 v1",
                           "publish r1 b1 v1"));

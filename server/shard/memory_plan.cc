@@ -8,8 +8,8 @@
 namespace syncline {
 namespace {
 
-// Of one contribution. Tiles that are not finite travel densely, too, but such a step is
-// rare, and the jobs that have it are not all to pay for it.
+// Returns the bytes of one contribution. Tiles that are not finite also travel densely,
+// but such a step is rare, and not every job should pay for it.
 size_t PushBytes(const Transfer& push, uint32_t elements) {
   const bool is_often_dense = push.chooses() || push.what.dense_steps > 0;
   return is_often_dense ? MaxBlockBytes(push.Accepted(), elements)
@@ -37,7 +37,7 @@ MemoryUse UseOfBlock(const MemoryJob& job, const TrainingPlan& plan,
   const SyncMode mode = job.training.sync();
   const uint64_t steps = 1 + mode.staleness;
   use.held = contributions * steps * PushBytes(transfers.push, range.elements);
-  // What each worker computes with.
+  // The weights that each worker computes with.
   if (mode.compensation > 0) use.held += job.workers * use.master;
   return use;
 }
@@ -79,7 +79,7 @@ absl::StatusOr<MemoryPlan> PlanMemory(const MemoryJob& job,
   for (size_t block = 0; block < placement.blocks.size(); ++block) {
     const BlockRange& range = placement.blocks[block];
     MemoryUse use = UseOfBlock(job, *plan, range);
-    // They belong to the tensor, and lie where its first block is.
+    // Factors belong to the tensor and are counted where its first block is.
     if (range.first_element == 0) use.factors = FactorBytes(job, *plan, range.tensor);
     memory.tensors[range.tensor] += use;
     memory.shards[placement.shard_of_block[block]] += use;

@@ -41,7 +41,7 @@ std::vector<TensorTransfers> Transfers(const std::vector<TrainedTensor>& tensors
   return *ParseTransfers("bf16", publish, shapes);
 }
 
-// All on one shard.
+// Places all blocks on one shard.
 MemoryPlan Plan(const TrainingSettings& training,
                 const std::vector<TrainedTensor>& tensors, uint32_t workers = 1) {
   const std::vector<BlockRange> blocks = BlocksOf(tensors);
@@ -57,7 +57,7 @@ MemoryPlan Plan(const TrainingSettings& training,
 
 // ---- Against a shard that runs the job ----
 
-// Two members push one step; `before` and `after` it are what the shard says it holds.
+// Two members push one step. `before` and `after` are the bytes that the shard reports.
 struct Measured {
   size_t before = 0;
   size_t one_held = 0;  // one of two contributions to every block has come
@@ -80,8 +80,8 @@ Measured Measure(const TrainingSettings& training, const std::vector<uint64_t>& 
 }
 
 TEST(MemoryPlan, IsWhatTheShardReallyTakes) {
-  // Above and below the size from which state is stored smaller; more than one block;
-  // odd sizes.
+  // Sizes on both sides of the threshold for compact state, tensors of several blocks,
+  // and odd sizes.
   const std::vector<uint64_t> sizes = {kBlockElements + 1001, 5000, 4095, 7};
   std::vector<std::vector<uint64_t>> shapes;
   for (const uint64_t size : sizes) shapes.push_back({size});
@@ -111,7 +111,7 @@ TEST(MemoryPlan, CountsTheSumOfAccumulationAndOfArrival) {
   training.aggregation = Aggregation::kArrival;
   const MemoryUse arrival = Plan(training, tensors, 8).job;
   EXPECT_EQ(arrival.resident(), Measure(training, sizes).after);
-  // One contribution instead of one for each worker.
+  // There is one contribution instead of one for each worker.
   EXPECT_EQ(accumulated.held, 8 * arrival.held);
 }
 
@@ -127,7 +127,7 @@ TEST(MemoryPlan, NamesEachSlotWithItsBytes) {
   // 16 runs of 256 elements and a scale.
   EXPECT_THAT(use.state, ElementsAre(Pair("max_variance", 4160), Pair("mean", 4160),
                                      Pair("variance", 4160)));
-  // A tile's header and two bytes for each element, here and there.
+  // A tile's header and two bytes for each element, both ways.
   EXPECT_EQ(use.published, use.held);
   EXPECT_EQ(use.held, MaxBlockBytes(**Codecs().FindByName("bf16"), 4096));
   EXPECT_GE(use.held, 8192u);

@@ -1,4 +1,4 @@
-// The step rules, and shards that follow them.
+// The step rules of the modes, and shards that follow them.
 #include <algorithm>
 #include <memory>
 #include <optional>
@@ -121,7 +121,7 @@ TEST_F(StaleShard, NobodyOwesUntilSomebodyIsAtTheLimit) {
   EXPECT_EQ(owed(), 0u);
 }
 
-// Worker 0 has left a barrier with two steps that worker 1 lacks, and asks for all of them.
+// Worker 0 has passed a barrier with two steps that worker 1 lacks, and waits for both.
 TEST_F(StaleShard, WhoeverSettlesIsWaitedForBelowTheLimit) {
   const auto of = [&](uint32_t rank) { return rig_.shard().Progress().members[rank]; };
   Push(0, 0);
@@ -157,7 +157,7 @@ TEST_F(StaleShard, AStepWithoutAChangeGoesOutAsAWholeView) {
 
 class PacedShard : public ::testing::Test {
  protected:
-  // From this epoch on.
+  // Sets the staleness from this epoch on.
   void SetStaleness(uint64_t epoch, uint64_t staleness) {
     ShardCommit commit{.epoch = epoch, .members = {rig_->Member(0), rig_->Member(1)}};
     commit.training = StaleRig(staleness).training;
@@ -191,7 +191,7 @@ TEST_F(PacedShard, ALargerStalenessHoldsFromItsEpochOn) {
   EXPECT_THAT(Push(1, 0), Contains("applied b0 s0 by r0 r1"));
 }
 
-// Whoever has not heard of it may still give them.
+// A member that has not heard of the change may still push ahead.
 TEST_F(PacedShard, WhatIsAheadIsTakenAndMadeAlthoughTheStalenessIsSmallerByNow) {
   Begin(2);
   Push(0, 0);
@@ -303,7 +303,7 @@ TEST_F(AsyncShard, AJoinerBeginsWhereTheFurthestIsAndNobodyWaitsForIt) {
   EXPECT_THAT(Push(2, 2), ElementsAre("refuse r2 wrong step"));
 }
 
-// Another shard may have told the coordinator of a later step than this one did.
+// Another shard may have reported a later step to the coordinator than this one did.
 TEST_F(AsyncShard, WhatTheNewSettingsMayBeForWaitsForThem) {
   Push(0, 0);
   rig_.shard().Apply(ShardPrepare{2});
@@ -356,7 +356,7 @@ TEST_F(GatedShard, ContributionsOfTheLimitAndOlderMoveNothing) {
   EXPECT_EQ(rig_.Weights(0), expected);
 }
 
-// Of what the limit leaves nothing of an optimizer remembers nothing, either.
+// The optimizer remembers nothing of a contribution that is over the age limit.
 TEST(AgeWeights, WhatIsGatedMovesNothingLater) {
   RigOptions options = {.codec = "fp32", .tensors = {100}};
   options.training.optimizer = {.name = "sgd", .options = {{"lr", 1}, {"momentum", 0.9}}};
@@ -384,7 +384,8 @@ struct AgeWeight {
   OptionValues gradient = {};
 };
 
-// At age one each of these weighs a half, so that what is pushed as half of it is exact.
+// At age one, each of these weighs one half, so a push of half the gradient gives exactly
+// the same result.
 TEST(AgeWeights,
      AnOldContributionIsAFreshOneOfASmallerGradientWhereGradientsAreRemembered) {
   const OptimizerSettings optimizers[] = {
@@ -417,7 +418,7 @@ TEST(AgeWeights,
     const auto weighed = make(one, one.mode);
     const auto plain = make(one, {});
     for (uint64_t step = 0; step < 4; ++step) {
-      // Each pushes once in a turn, so that all but the very first are one version old.
+      // The workers take turns, so all pushes but the first are one version old.
       for (const uint32_t rank : {0u, 1u}) {
         Reference::Push push = weighed->PushOf(rank, 0, step);
         weighed->shard().Apply(weighed->PushMessage(rank, 0, step, push));

@@ -7,15 +7,17 @@
 namespace syncline {
 namespace {
 
+// How many incarnations are counted before a rank must contribute something new.
 constexpr int kLivesCounted = 3;
 
-// Rare enough that questions and their answers alone, of 64 bytes, are no movement.
+// Large enough that 64-byte questions and their answers alone are no movement.
 constexpr uint64_t kPartBytes = uint64_t{64} << 10;
-// A block on its way up, one on its way down, and each of them once more after its
+// One block on its way up and one on its way down, each repeated once after its
 // connection was lost.
-constexpr uint64_t kMostCrossed = 4 * uint64_t{kMaxMessagePayloadBytes};
+constexpr uint64_t kMaxCrossed = 4 * uint64_t{kMaxMessagePayloadBytes};
 
-// Steps grow, so what lies less than half the range ahead is newer.
+// Raises `highest` to `to` + 1 and returns whether that is new. The numbers wrap around:
+// a number less than half the range ahead is newer.
 bool Raise(uint32_t& highest, uint64_t to) {
   const auto next = static_cast<uint32_t>(to + 1);
   if (highest != 0 && static_cast<int32_t>(next - highest) <= 0) return false;
@@ -51,7 +53,7 @@ void Movement::Crossed(WorkerId worker, uint64_t bytes) {
   Rank& rank = RankOf(worker);
   if (rank.lives > kLivesCounted) return;
   const uint64_t before = rank.crossed;
-  rank.crossed = std::min(before + std::min(bytes, kMostCrossed), kMostCrossed);
+  rank.crossed = std::min(before + std::min(bytes, kMaxCrossed), kMaxCrossed);
   rank.moved += rank.crossed / kPartBytes - before / kPartBytes;
 }
 

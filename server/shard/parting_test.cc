@@ -1,4 +1,4 @@
-// What leaving workers had kept counts, wherever they are when the step is complete.
+// What leaving workers hand over counts, whenever the step is completed.
 #include <vector>
 
 #include "gmock/gmock.h"
@@ -99,7 +99,7 @@ TEST_P(Parting, IsForgottenLikeAnyOtherIfItIsNone) {
   EXPECT_EQ(rig_.Weights(0)[0], in_sum ? -(4 * 2 + 8) / 5.0f : -2);
 }
 
-// It may be kept for long: memory of a program is not.
+// A parting contribution may be kept for long; memory that a program lends may not.
 TEST(PartingFrames, LieInOnePlace) {
   ShardRig rig({.codec = "fp32", .tensors = {2}});
   rig.Commit(1, {rig.Member(0)});

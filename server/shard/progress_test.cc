@@ -1,4 +1,4 @@
-// What a shard says of its members' progress.
+// What a shard reports about its members' progress.
 #include <gtest/gtest.h>
 
 #include "server/shard/shard_test_util.h"
@@ -86,7 +86,7 @@ TEST_F(ProgressTest, DeliveriesAreMovementOfMembers) {
   rig_.shard().Delivered(header);
   EXPECT_EQ(Of(1).moved, 1u);
   EXPECT_EQ(Of(1).contributed, 0u);
-  header.block = 17;  // of no block here, of no member: nothing
+  header.block = 17;  // unknown block and rank: no effect
   rig_.shard().Delivered(header);
   header = rig_.Header(MessageKind::kPublish, 5, 0, 0);
   rig_.shard().Delivered(header);

@@ -1,4 +1,5 @@
-// Steps that a quorum makes: what a shard says of them, and what becomes of the others.
+// Steps with a quorum: what a shard reports about them, and what happens to late
+// contributions.
 #include <string>
 #include <vector>
 

@@ -1,4 +1,4 @@
-// Learning rates that workers multiply: kFlagRate.
+// Rate factors that workers multiply the learning rate with: kFlagRate.
 #include <bit>
 #include <limits>
 #include <vector>
@@ -47,7 +47,7 @@ TEST(RateFactors, MultiplyTheLearningRateOfTheirStep) {
     }
   }
   EXPECT_EQ(scaled.Weights(0), halved.Weights(0));
-  // A step without a factor has the job's own rate again.
+  // After a step without a factor, the job's own rate holds again.
   Rig both(Training(1));
   const std::vector<float> before = both.Weights(0);
   for (uint32_t rank = 0; rank < 2; ++rank) Push(both, rank, 0, 0);

@@ -1,13 +1,17 @@
-// What a shard did to a block, enough to do it again bit for bit, without the workers: the
-// same weights, optimizer state, published view and table of what was counted.
+// Records say what a shard did to its blocks. They suffice to repeat it without the
+// workers, bit for bit: the same weights, optimizer state, published view and counted
+// contributors.
 //
-// A shard gives records out when ShardOptions::records says so (`ShardRecorded`), each
-// before what workers are told of it. Shard::Replay takes them in the same order:
+// A shard gives out records (`ShardRecorded`) if ShardOptions::records says so, each
+// before the messages to workers that depend on it. Shard::Replay takes them in the same
+// order:
 //
 //   auto shard = *Shard::Create(options, blocks, pool);  // or loaded from a cut
-//   for (const ShardRecord& record : records) SYNCLINE_RETURN_IF_ERROR(shard->Replay(record));
+//   for (const ShardRecord& record : records) {
+//     SYNCLINE_RETURN_IF_ERROR(shard->Replay(record));
+//   }
 //
-// Thread safety: values; what they point to never changes.
+// Thread safety: records are values; the data they point to never changes.
 #pragma once
 
 #include <cstdint>
@@ -21,16 +25,18 @@
 
 namespace syncline {
 
-// What a block began with.
+// The first values of a block.
 struct SeedRecord {
   uint32_t block = 0;
   Slice values = {};  // FP32
-  // The optimizer's state, all arrays as they are stored, after so many updates; none: zeros.
+  // The optimizer's state after `updates` updates: all arrays as they are stored. Empty:
+  // zeros.
   uint64_t updates = 0;
   std::vector<std::vector<std::byte>> state = {};
 };
 
-// A step of a block, or a push's worth of one.
+// A step of a block. In mode asp this is one push; with accumulation, one addition to the
+// sum.
 struct StepRecord {
   struct Part {
     ShardApplied::Contributor from = {};
@@ -39,50 +45,52 @@ struct StepRecord {
 
     bool operator==(const Part&) const = default;
   };
-  // The smaller of the two: what members gave, as it landed, one after the other, or what
-  // came of it in FP32: the gradient that the optimizer saw (the mean, votes counted,
-  // delays made up for) or, where pushes only add to a sum, that sum.
+  // What the payload holds. kContributions: the frames of all members as they landed, one
+  // after the other. kGradient: the FP32 gradient that the optimizer saw, after
+  // averaging, counting of votes and delay compensation. kSum: the accumulator after a
+  // step that only adds to it. The shard chooses the smaller of contributions and result.
   enum class Payload : uint8_t { kNone, kContributions, kGradient, kSum };
 
   uint32_t block = 0;
-  uint64_t step = 0;  // the version that it had
+  uint64_t step = 0;  // the version that the block had
   ShardDecision decision = {};
-  float loss_scale = 1;  // that contributions came with
-  std::optional<ShardApplied::Arrival> arrival = std::nullopt;  // mode asp
-  std::vector<Part> parts = {};  // in rank order, those without samples included
-  double samples = 0;            // behind the sum, earlier pushes included
+  float loss_scale = 1;  // loss scale of the contributions
+  std::optional<ShardApplied::Arrival> arrival = std::nullopt;  // only in mode asp
+  std::vector<Part> parts = {};  // in rank order, including those without samples
+  double samples = 0;            // samples in the sum, including earlier pushes
   double parting_samples = 0;
   Payload holds = Payload::kNone;
   Slice payload = {};
-  // CRC-32C of the weights, continued over the view that workers hold where deltas are
-  // published: as they are afterwards.
+  // CRC-32C of the weights after the step, continued over the view that workers hold, if
+  // deltas are published.
   uint32_t digest = 0;
 };
 
-// What a worker that leaves has handed over, for a step that is not made yet: it keeps
-// nothing. The step's own record has it, too.
+// What a leaving worker handed over for a step that is not made yet. The worker keeps no
+// copy. The record of the step contains it, too.
 struct PartingRecord {
   uint32_t block = 0;
   uint64_t step = 0;
   StepRecord::Part part = {};
-  Slice payload = {};  // its frames
+  Slice payload = {};  // the frames
 };
 
-// The job goes by other settings from that step on.
+// The job uses other settings from step `from` on.
 struct SettingsRecord {
   TrainingSettings training = {};
   uint64_t from = 0;
 };
 
-// A block as it was between two steps, for one who has none of the records before
-// (ShardBackUp).
+// The state of a block between two steps, for a reader that has none of the earlier
+// records (ShardBackUp).
 struct BlockStateRecord {
   uint32_t block = 0;
   std::shared_ptr<const BlockSnapshot> saved = {};
-  std::vector<float> factors = {};  // of a tensor that is stepped whole; its first block
+  // Factors of a tensor that is stepped as a whole. Only its first block has them.
+  std::vector<float> factors = {};
 };
 
-// Likewise, what belongs to the job as a whole.
+// The state of the job as a whole, for the same readers.
 struct JobStateRecord {
   std::vector<double> memory = {};
   float loss_scale = 1;
@@ -96,7 +104,7 @@ struct ShardRecord {
   What what = {};
 };
 
-// Nothing where it is of the shard as a whole.
+// Returns the block that the record is of; nothing if it is of the shard as a whole.
 std::optional<uint32_t> BlockOf(const ShardRecord& record);
 
 }  // namespace syncline

@@ -1,4 +1,4 @@
-// A shard and its records: replayed, they are the shard.
+// A replay of a shard's records gives the same shard.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -25,7 +25,8 @@ TEST_P(Recorded, AShardReplayedIsThatShard) {
   ExpectReplayed(job, one);
 }
 
-// A cut was made while a seeder was at it, that died; the next one brought no state.
+// The cut was made while a seeder was sending state. That seeder died, and the next one
+// brought no state.
 TEST(Records, OfABlockThatBeganWithoutStateClearWhatItHad) {
   const RecordCase one = {.training = {.optimizer = {.name = "adamw"}}, .tensors = {300}};
   const auto seed = [](ShardRig& rig, MessageKind kind, uint32_t updates) {
@@ -139,7 +140,7 @@ class WrongRecords : public ::testing::Test {
 
 TEST_F(WrongRecords, AreRefusedOutOfOrder) {
   EXPECT_THAT(Replay(steps_[1]).ToString(),
-              HasSubstr("is of step 1, and the block is at 0"));
+              HasSubstr("for step 1 does not fit: the block is at step 0"));
   EXPECT_TRUE(Replay(steps_[0]).ok());
   EXPECT_EQ(Replay(steps_[0]).code(), absl::StatusCode::kFailedPrecondition);
 }

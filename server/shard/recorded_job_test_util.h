@@ -1,4 +1,4 @@
-// A job whose records are kept, and what may happen to it.
+// A job that keeps records, and events that may happen to it.
 #pragma once
 
 #include <cmath>
@@ -26,7 +26,7 @@ struct RecordCase {
   std::string push = "bf16";
   std::string publish = "bf16";
   std::vector<uint64_t> tensors = {300, 5000, 1};
-  uint32_t seeded_arrays = 0;  // of the optimizer's state that the job begins with
+  uint32_t seeded_arrays = 0;  // arrays of optimizer state that the job begins with
 };
 inline void PrintTo(const RecordCase& one, std::ostream* out) { *out << one.name; }
 
@@ -40,11 +40,12 @@ inline RigOptions OptionsFor(const RecordCase& one, Records records) {
           .records = records};
 }
 
-// A job whose workers come, go, skip and give what is not finite, and the records of it.
+// A job whose workers come, go, skip and push values that are not finite, with its
+// records.
 class RecordedJob {
  public:
-  // `backs_up_at`: after so many inputs, if at all. Of a job whose records are awaited it
-  // takes a snapshot then.
+  // `backs_up_at`: the number of inputs after which a new backup begins; 0: none. If
+  // records are awaited, it is a snapshot instead.
   explicit RecordedJob(const RecordCase& one, int backs_up_at = 0,
                        Records records = Records::kKept)
       : rig_(OptionsFor(one, records)),
@@ -77,7 +78,7 @@ class RecordedJob {
     return records_;
   }
 
-  // The later rank first: order of arrival must not matter.
+  // The later rank pushes first: order of arrival must not matter.
   void Step(uint64_t step, float factor = 1) {
     for (const uint32_t rank : {1u, 0u}) {
       ForEachBlock([&](uint32_t block) { Push(rank, block, step, factor); });
@@ -129,21 +130,21 @@ class RecordedJob {
                                           .loss_scale = loss_scale_,
                                           .figures = {sums.begin() + 1, sums.end()}}));
   }
-  // From now on its records are those for a new backup, which come to it at once; what it
-  // is follows in between.
+  // Begins a new backup. From now on, records_ are the records for it, with the states
+  // among them; they count as durable at once.
   void BackUp() {
     backs_up_ = true;
     records_.clear();
     Take(rig_.shard().Apply(ShardBackUp{}));
   }
-  // Its records go on, and what it is comes among them.
+  // Begins a snapshot: records continue, with the states among them.
   void Snapshot() {
     snapshot_at_ = records_.size();
     Take(rig_.shard().Apply(ShardBackUp{ShardBackUp::Kind::kSnapshot}));
   }
-  // Records before the snapshot.
+  // Number of records before the snapshot.
   size_t snapshot_at() const { return snapshot_at_; }
-  // The backup, or the snapshot, has all that it was.
+  // Returns whether the backup, or the snapshot, has the whole state.
   bool is_backed_up() const { return is_backed_up_; }
 
   template <typename Visit>
@@ -192,7 +193,7 @@ class RecordedJob {
   std::map<uint32_t, std::vector<double>> figures_;
   float loss_scale_ = 1024;
   std::vector<std::shared_ptr<const ShardRecord>> records_;
-  bool backs_up_;  // what it records is durable at once
+  bool backs_up_;  // records count as durable at once
   size_t snapshot_at_ = 0;
   bool is_backed_up_ = false;
   bool waits_for_next_ = false;
@@ -248,7 +249,7 @@ inline std::vector<RecordCase> AllOptimizersAndCodecs() {
   for (const char* codec : codecs) {
     RecordCase one = {.name = std::string(codec).substr(0, 4), .push = codec};
     one.training.optimizer = {.name = "adamw", .options = {{"lr", 0.01}}};
-    // What is for gradients only does not travel back.
+    // Codecs that are only for gradients do not encode views.
     if (one.name != "sign" && one.name != "int4") one.publish = codec;
     cases.push_back(one);
   }
@@ -262,21 +263,21 @@ inline TrainingSettings Momentum() {
   return {.optimizer = {.name = "sgd", .options = {{"lr", 0.1}, {"momentum", 0.9}}}};
 }
 
-// Everything that happens to the members of a job in mode bsp.
+// Does everything that happens to the members of a job in mode bsp.
 inline void LiveThroughALot(RecordedJob& job, const TrainingSettings& settings) {
   job.Step(0);
   job.Step(1, kNotFinite);
-  job.ForEachBlock([&](uint32_t block) {  // 0 has no gradient
+  job.ForEachBlock([&](uint32_t block) {  // worker 0 has no gradient
     job.Skip(0, block, 2);
     job.Push(1, block, 2);
   });
   job.Decide(2);
-  job.ForEachBlock([&](uint32_t block) {  // nobody has
+  job.ForEachBlock([&](uint32_t block) {  // no worker has one
     job.Skip(1, block, 3);
     job.Skip(0, block, 3);
   });
   job.Decide(3);
-  // 1 parts and is gone, 2 comes; the rate is another one from here on.
+  // Worker 1 hands over and leaves, worker 2 joins; from step 5 on the rate is lower.
   job.ForEachBlock([&](uint32_t block) { job.Part(1, block, 4); });
   TrainingSettings slower = settings;
   slower.optimizer.options["lr"] = 0.01;
@@ -295,7 +296,7 @@ struct LifeCase {
 };
 inline void PrintTo(const LifeCase& one, std::ostream* out) { *out << one.name; }
 
-// The job of such a life: it clips, and scales the loss.
+// Returns the job of such a life: it clips and scales the loss.
 inline RecordCase JobOf(const LifeCase& life) {
   RecordCase one = {.push = life.push, .publish = "onebit:min_elements=0,vectors=1"};
   one.training = Momentum();

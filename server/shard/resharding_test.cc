@@ -1,4 +1,4 @@
-// The same training on 1 shard, and on 1, then 3, then 2: the same bits.
+// The same training on 1 shard and on 1, then 3, then 2 shards gives the same bits.
 #include <algorithm>
 #include <cmath>
 
@@ -22,7 +22,7 @@ void PrintTo(const Case& one, std::ostream* out) { *out << one.name; }
 const std::vector<std::vector<uint64_t>> kShapes = {
     {300, 4000},  // two blocks
     {kTileElements + 5}, {64, 3, 3, 3}, {7}, {5}, {6}, {8}};
-constexpr uint32_t kFirstFrozen = 4;  // tensor
+constexpr uint32_t kFirstFrozen = 4;  // number of a tensor
 
 // Shards of one job that share its tensors; `count` changes from phase to phase.
 class Cluster {
@@ -42,7 +42,7 @@ class Cluster {
     plan_ = *TrainingPlan::Create(training, tensors_);
   }
 
-  // New shards take over what the old ones hold.
+  // Replaces the shards by new ones that take over all blocks.
   void Reshard(uint32_t count) {
     std::vector<ShardSnapshot> snapshots;
     for (const auto& shard : shards_) snapshots.push_back(*shard->Save());
@@ -50,7 +50,7 @@ class Cluster {
     if (snapshots.empty()) Seed();
   }
 
-  // All shards die, and new ones begin with what the last cut holds, block by block.
+  // Replaces the shards by new ones that begin with the last cut, given block by block.
   void RestartFromCut(uint32_t count) {
     std::vector<ShardSnapshot> parts;
     ASSERT_EQ(cut_.size(), ranges_.size());
@@ -109,7 +109,7 @@ class Cluster {
     return all;
   }
 
-  // What a worker gets that asks now.
+  // Returns what a worker would receive now.
   std::vector<float> Views() {
     std::vector<float> all;
     for (uint32_t block = 0; block < ranges_.size(); ++block) {
@@ -135,7 +135,7 @@ class Cluster {
   }
 
  private:
-  // Blocks of a tensor that steps whole stay together.
+  // Blocks of a tensor that steps as a whole stay together.
   uint32_t OwnerOf(uint32_t block, uint32_t count) const {
     const uint32_t tensor = ranges_[block].tensor;
     return (plan_->NeedsWholeTensor(tensor) ? tensor : block) % count;
@@ -194,7 +194,8 @@ class Cluster {
 
   bool IsTrained(uint32_t block) const { return ranges_[block].tensor < kFirstFrozen; }
 
-  // A cut that is under way gets its next frozen block before it: it takes several steps.
+  // Makes a step. A cut under way gets its next frozen block before, so it takes several
+  // steps.
   void Step() {
     for (const auto& shard : shards_) {
       Take(
@@ -211,7 +212,7 @@ class Cluster {
     if (plan_->NeedsDecision()) Decide();
   }
 
-  // In block order, whoever owns them.
+  // Reports in block order, whatever shard owns a block.
   void Decide() {
     for (const auto& [block, parts] : figures_) ASSERT_TRUE(IsTrained(block));
     ShardDecision decision = {.step = step_};
@@ -268,8 +269,8 @@ TEST_P(Resharding, FromOneToThreeToTwoGivesTheSameBits) {
   EXPECT_TRUE(std::ranges::all_of(expected, [](float w) { return std::isfinite(w); }));
 }
 
-// Blocks reach the cut one after the other while others are pushed already, and those that
-// are frozen are copied while the training goes on.
+// Blocks reach the cut one after the other, while others are pushed already. Frozen
+// blocks are copied while the training continues.
 TEST_P(Resharding, FromACutTheTrainingGoesOnWithTheSameBits) {
   Cluster one(GetParam().training, GetParam().codec);
   one.Reshard(1);
@@ -316,7 +317,7 @@ TEST(ReshardingRules, RefusesSnapshotsThatLackABlock) {
   ShardSnapshot one = *rig.shard().Save();
   one.blocks.erase(1);
   EXPECT_TRUE(rig.shard().Load(one).ok());
-  EXPECT_EQ(rig.shard().CheckLoaded().message(), "the snapshots hold 1 of 2 blocks");
+  EXPECT_EQ(rig.shard().CheckLoaded().message(), "the snapshots contain 1 of 2 blocks");
 }
 
 TEST(ReshardingRules, ABlockThatComesTwiceDoesNotStandForOneThatIsMissing) {
@@ -326,7 +327,7 @@ TEST(ReshardingRules, ABlockThatComesTwiceDoesNotStandForOneThatIsMissing) {
   EXPECT_TRUE(rig.shard().Load(one).ok());
   const absl::Status status = rig.shard().Load(one);
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(status.message(), "the snapshots hold block 0 twice");
+  EXPECT_EQ(status.message(), "the snapshots contain block 0 twice");
 }
 
 template <typename Output>
@@ -371,7 +372,7 @@ TEST(Cuts, FrozenBlocksComeOneByOneAfterTheFirstOfTheOthersOrAtOnceWhereTheyAreA
   const auto first = Only<ShardCopied>(both.Push(0, 0, 0));
   ASSERT_EQ(first.size(), 1);
   EXPECT_TRUE(first[0].more);
-  EXPECT_TRUE(both.shard().Apply(ShardCut{1}).empty()) << "an order is no kNextFrozen";
+  EXPECT_TRUE(both.shard().Apply(ShardCut{1}).empty()) << "an order is not a kNextFrozen";
   const ShardCut next = {.step = 1, .kind = ShardCut::Kind::kNextFrozen};
   const auto second = Only<ShardCopied>(both.shard().Apply(next));
   ASSERT_EQ(second.size(), 1);
@@ -387,7 +388,7 @@ TEST(Cuts, FrozenBlocksComeOneByOneAfterTheFirstOfTheOthersOrAtOnceWhereTheyAreA
   alone.Seed(0, SomeValues(100, 1));
   EXPECT_EQ(Lines(alone.shard().Apply(ShardCut{5})),
             (std::vector<std::string>{"copied b0 v5", "cut v5"}));
-  // Whatever the order in which servers that train are heard of.
+  // A cut may be of any step, since servers that train may be heard of in any order.
   EXPECT_EQ(Lines(alone.shard().Apply(ShardCut{4})),
             (std::vector<std::string>{"copied b0 v4", "cut v4"}));
   EXPECT_TRUE(alone.shard().Apply(ShardCut{4}).empty());
@@ -436,7 +437,7 @@ TEST(Cuts, TheLastOneBringsAllBlocksToItsStepWithoutMembersAndMayComeAgain) {
   rig.Commit(1, {rig.Member(0), rig.Member(1)});
   for (const uint32_t block : {0u, 1u}) rig.Seed(block, SomeValues(100, block));
   for (const uint32_t rank : {0u, 1u}) rig.Push(rank, 0, 0);
-  rig.Push(0, 1, 0);  // the other one left before its own
+  rig.Push(0, 1, 0);  // the other one left before it pushed
   rig.shard().Apply(ShardPrepare{2});
   rig.Commit(2, {});
   const std::vector<float> before(rig.shard().block_weights(1).begin(),

@@ -61,7 +61,8 @@ absl::StatusOr<ShardSnapshot> Shard::Impl::Save() const {
     snapshot.blocks[id] = block.Save();
   }
   stepper_->Save(snapshot);
-  // What was loaded with blocks of other shards is theirs, and out of date by now.
+  // Factors that were loaded for blocks of other shards belong to those, and are out of
+  // date.
   std::erase_if(snapshot.factors,
                 [this](const auto& entry) { return !tensors_.contains(entry.first); });
   return snapshot;
@@ -73,7 +74,7 @@ absl::Status Shard::Impl::Load(const ShardSnapshot& part) {
     if (block == blocks_.end()) continue;
     if (!loaded_.insert(id).second) {
       return absl::InvalidArgumentError(
-          absl::StrCat("the snapshots hold block ", id, " twice"));
+          absl::StrCat("the snapshots contain block ", id, " twice"));
     }
     SYNCLINE_RETURN_IF_ERROR(block->second.Load(saved));
   }
@@ -83,7 +84,7 @@ absl::Status Shard::Impl::Load(const ShardSnapshot& part) {
 
 absl::Status Shard::Impl::CheckLoaded() const {
   if (loaded_.size() == blocks_.size()) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("the snapshots hold ", loaded_.size(),
+  return absl::InvalidArgumentError(absl::StrCat("the snapshots contain ", loaded_.size(),
                                                  " of ", blocks_.size(), " blocks"));
 }
 
@@ -125,7 +126,7 @@ void Shard::Impl::On(const ShardMessage& message) {
 
 void Shard::Impl::OnPull(const MessageHeader& header, Block& block) {
   const WorkerId worker = {header.rank, header.incarnation};
-  // A view now would make what it gave before look younger than it is.
+  // A view now would make the postponed contribution look younger than it is.
   if (postponed_.contains({header.block, worker})) {
     return Reply(header, MessageKind::kNoted, {});
   }
@@ -173,7 +174,8 @@ void Shard::Impl::OnPush(const ShardMessage& message, Block& block) {
   switch (policy_->Judge(FactsOf(header, block))) {
     case PushRuling::kHeld:
       return Promise(header, Repeats::kYes);
-    case PushRuling::kCounted:  // and the worker missed the result
+    // The worker missed the result.
+    case PushRuling::kCounted:
       Acknowledge(header, Repeats::kYes);
       if (mode_.has_quorum()) {
         std::get<ShardReply>(outputs_.back()).header.flags |= kFlagCounted;
@@ -199,7 +201,7 @@ void Shard::Impl::OnPush(const ShardMessage& message, Block& block) {
   StepIfComplete(block);
 }
 
-// Other modes keep it among the contributions of a step, which is not made meanwhile.
+// Other modes hold such a contribution, since its step is not made meanwhile.
 void Shard::Impl::Postpone(const ShardMessage& message) {
   const MessageHeader& header = message.header;
   postponed_[{header.block, {header.rank, header.incarnation}}] = message;
@@ -214,13 +216,13 @@ void Shard::Impl::TakePostponed() {
 
 RefuseCode Shard::Impl::Take(const ShardMessage& message, Block& block) {
   const MessageHeader& header = message.header;
-  // In mode asp it is the step that the block makes next, whichever that is.
+  // In mode asp this is the step that the block makes next, whatever its number is.
   const uint64_t step = mode_.is_async() ? block.version() : header.step;
   const bool parts = (header.flags & kFlagParting) != 0;
   const bool rates = (header.flags & kFlagRate) != 0;
   const bool is_whole = !stepper_->TakesTensorsApart(header.step);
   const float factor = rates ? std::bit_cast<float>(header.shard) : 1;
-  const bool is_rate = factor >= 0 && factor <= kMaxRateFactor;  // and no NaN
+  const bool is_rate = factor >= 0 && factor <= kMaxRateFactor;  // also false for NaN
   if (!is_rate || (rates && (parts || is_whole))) return RefuseCode::kMalformed;
   if (header.samples == 0) {
     const bool fits = message.payload.size() == 0 && !parts && !rates && !is_whole;
@@ -230,7 +232,7 @@ RefuseCode Shard::Impl::Take(const ShardMessage& message, Block& block) {
         {.from = {.rank = header.rank, .incarnation = header.incarnation, .samples = 0}});
     return RefuseCode::kNone;
   }
-  // It may be kept for long, and is nobody's gradient.
+  // It may be kept for long, so it must not be in lent memory.
   if (parts && message.payload.head.size > 0) return RefuseCode::kMalformed;
   auto view = ParseBlock(message.payload, {block.spec().range, header.step, header.epoch},
                          CodecsFor(header, block.spec().range.tensor));
@@ -253,7 +255,7 @@ const ShardMember* Shard::Impl::FindMember(WorkerId worker) const {
 }
 
 uint64_t Shard::Impl::LowestVersion() const {
-  // Settings hold by the contributors' own steps, and somebody may be far behind.
+  // Settings hold by the contributors' own steps, and some member may be far behind.
   if (mode_.is_async()) return 0;
   uint64_t lowest = std::numeric_limits<uint64_t>::max();
   for (const auto& [id, block] : blocks_) {
@@ -275,8 +277,9 @@ void Shard::Impl::On(const ShardPrepare& prepare) {
   outputs_.push_back(ShardPrepared{prepare.epoch, next_step});
 }
 
-// Members hear of it later than this shard: of a larger staleness once all shards take it, of
-// a smaller one while what they gave before is on its way, or held.
+// Members hear of a change later than this shard. They learn of a larger staleness once
+// all shards allow it. After a smaller one, contributions that they gave before may be on
+// their way, or held.
 void Shard::Impl::SetPace(const SyncMode& mode) {
   if (mode_.kind != SyncMode::Kind::kSsp) return;
   most_taken_ = std::max(most_taken_, mode.staleness);
@@ -287,7 +290,7 @@ void Shard::Impl::On(const ShardCommit& commit) {
   outputs_.push_back(ShardCommitted{commit.epoch});
   if (commit.epoch <= epoch_) return;
   if (commit.training) {
-    // The coordinator has checked them; its own check is the same code.
+    // The coordinator has checked the settings with the same code.
     stepper_->ForgetSettingsBefore(LowestVersion());
     SYNCLINE_CHECK(stepper_->Change(*commit.training, commit.training_from).ok());
     SetPace(commit.training->sync());
@@ -305,7 +308,7 @@ void Shard::Impl::On(const ShardCommit& commit) {
   // A change that was prepared meanwhile still waits for its own commit.
   if (commit.epoch >= prepared_epoch_) hold_from_ = kNoHold;
   for (auto& [id, block] : blocks_) {
-    // A step that was closed is made as it was closed, whoever has died since.
+    // A step that was closed is made as it was closed, even if members have died since.
     block.Forget([&, step = block.version()](WorkerId worker) {
       return FindMember(worker) != nullptr || CountsAt(step, worker.second);
     });
@@ -315,7 +318,7 @@ void Shard::Impl::On(const ShardCommit& commit) {
   TakePostponed();
 }
 
-// ---- The class as others see it ----
+// ---- The public class ----
 
 absl::StatusOr<std::unique_ptr<Shard>> Shard::Create(
     const ShardOptions& options, const std::vector<ShardBlock>& blocks,

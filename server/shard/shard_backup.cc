@@ -1,10 +1,10 @@
-// A new backup of a shard that has made steps already: it gets what the shard is, block by
-// block, among the records of what it does. A block's state is that between two steps,
-// and its records follow it without a gap; what belongs to the job as a whole comes with
-// the first blocks, whose records name every decision from there on.
+// Gives the state of a running shard to a new backup, block by block, among the records
+// of what it does. A block's state is taken between two steps, and its records follow
+// without a gap. State of the job as a whole comes with the first blocks; their records
+// name every decision from there on.
 //
-// A snapshot is the same, given to a journal that has everything already: records go on, of
-// blocks whose turn has not come, too. Whoever begins to read with it passes over those.
+// A snapshot is the same for a journal that already has everything. Records of blocks
+// whose turn has not come continue. A reader that begins with the snapshot skips those.
 #include <algorithm>
 #include <limits>
 #include <memory>
@@ -35,7 +35,7 @@ void Shard::Impl::BeginBackUp(ShardBackUp::Kind kind) {
   backed_up_ = unsaved_.empty() ? BackedUp::kFirstUnit : BackedUp::kNothing;
 }
 
-// Frozen tensors last: the others name the decisions.
+// Takes frozen tensors last, because only records of trained blocks name decisions.
 void Shard::Impl::BackUpNext() {
   if (unsaved_.empty() || backs_up_) return;
   const auto is_trained = [this](uint32_t id) {
@@ -55,7 +55,7 @@ void Shard::Impl::BackUpIfDue(std::span<Block* const> unit) {
   if (!is_between) return;
   const bool is_first = unsaved_.size() == blocks_.size();
   backs_up_.reset();
-  // A snapshot's journal has them already.
+  // A snapshot's journal has the settings already.
   if (is_first && gives_settings_) {
     for (SettingsRecord& change : stepper_->ChangesOfSettings()) Keep(std::move(change));
   }
@@ -66,21 +66,23 @@ void Shard::Impl::BackUpIfDue(std::span<Block* const> unit) {
 void Shard::Impl::BackUp(const Block& block) {
   unsaved_.erase(block.spec().block);
   const bool is_snapshot = unrecorded_.erase(block.spec().block) == 0;
-  if (!block.seeded()) return;  // it begins with the record of its seed
+  // A block without values begins with the record of its seed.
+  if (!block.seeded()) return;
   Keep(BlockStateRecord{.block = block.spec().block,
                         .saved = std::make_shared<const BlockSnapshot>(block.Save()),
                         .factors = UnitOf(block).front() == &block
                                        ? stepper_->FactorsOf(block.spec().range.tensor)
                                        : std::vector<float>()});
   KeepPartings(block);
-  // What a snapshot says again is safe already.
+  // A snapshot repeats only what is safe already.
   if (!is_snapshot) NoteRecorded(block);
 }
 
-// Who handed it over keeps nothing.
+// The worker that handed them over keeps no copy.
 void Shard::Impl::KeepPartings(const Block& block) {
   for (const Contribution& one : block.Partings()) {
-    SYNCLINE_CHECK(one.payload.head.size == 0);  // Take refuses those that are lent
+    // Take refuses payloads in lent memory.
+    SYNCLINE_CHECK(one.payload.head.size == 0);
     Keep(PartingRecord{
         .block = block.spec().block,
         .step = block.version(),
@@ -89,8 +91,8 @@ void Shard::Impl::KeepPartings(const Block& block) {
   }
 }
 
-// Once all is done that follows from an input: only then is the loss scale that of the
-// next step.
+// Called once everything that follows from an input is done: only then is the loss scale
+// that of the next step.
 void Shard::Impl::FinishBackUp() {
   const BackedUp backed_up = std::exchange(backed_up_, BackedUp::kNothing);
   if (backed_up == BackedUp::kNothing) return;

@@ -1,5 +1,5 @@
-// How blocks are copied at one version of the job, each when it gets there, while the
-// others go on: a consistent cut without a pause. Between two steps a block's weights and
+// Copies blocks at one version of the job, each when it gets there, while the others
+// continue: a consistent cut without a pause. Between two steps a block's weights and
 // state are those of its version, whatever contributions it holds.
 #include <algorithm>
 #include <memory>
@@ -10,7 +10,7 @@
 namespace syncline {
 namespace {
 
-// What is ordered again is one of so many.
+// How many finished cuts are remembered, to ignore an order that is repeated.
 constexpr size_t kMaxDoneCuts = 64;
 
 }  // namespace
@@ -20,7 +20,7 @@ bool Shard::Impl::Trains() const {
       tensors_, [this](const auto& entry) { return !stepper_->IsFrozen(entry.first); });
 }
 
-// A block that was not copied at that step, and never will be.
+// Returns whether some block was not copied at `step` and never will be.
 bool Shard::Impl::IsPast(uint64_t step) const {
   const auto cut = cuts_.find(step);
   return std::ranges::any_of(blocks_, [&](const auto& entry) {
@@ -82,7 +82,8 @@ void Shard::Impl::CopyNextFrozen(uint64_t step) {
   SayWhetherMoreWait(step);
 }
 
-// REQUIRES: a block was copied last.
+// Sets `more` of the ShardCopied just given out. REQUIRES: the last output is a
+// ShardCopied.
 void Shard::Impl::SayWhetherMoreWait(uint64_t step) {
   std::get<ShardCopied>(outputs_.back()).more = !cuts_.at(step).frozen.empty();
 }
@@ -99,8 +100,9 @@ void Shard::Impl::Copy(const Block& block, uint64_t step) {
       ShardCopied{step, id, std::make_shared<const BlockSnapshot>(block.Save())});
 }
 
-// Once all is done that follows from an input: only then is the loss scale that of the
-// next step, and what the optimizer remembers of the job stays until its next decision.
+// Called once everything that follows from an input is done. Only then is the loss scale
+// that of the next step. What the optimizer remembers of the job stays until the next
+// decision.
 void Shard::Impl::SaveRest(uint64_t step, Cut& cut) const {
   if (cut.rest != nullptr || cut.blocks.size() + cut.frozen.size() < blocks_.size()) {
     return;

@@ -1,7 +1,7 @@
-// Nobody hears of a version before its records are durable: a server that dies then comes
-// back, from its records, with all that anyone knows of. Until then workers keep what they
-// have pushed. A block makes its next step after that, so no block is ever further ahead of
-// its records than one step.
+// No worker learns of a version before its records are durable. A server that dies then
+// comes back, from its records, with everything that anyone knows of; until then workers
+// keep what they have pushed. A block makes its next step only after that, so no block is
+// ever more than one step ahead of its records.
 #include <algorithm>
 #include <limits>
 #include <utility>
@@ -11,11 +11,13 @@
 namespace syncline {
 namespace {
 
+// All records count as durable, because nobody keeps them.
 constexpr uint64_t kForgotten = std::numeric_limits<uint64_t>::max();
 
 }  // namespace
 
-// 0: it tells of nothing that could be lost.
+// Returns how many records must be durable before the output may leave. 0: it reveals
+// nothing that could be lost.
 uint64_t Shard::Impl::RecordsBefore(const ShardOutput& output) const {
   const auto of_block = [this](uint32_t block) {
     const auto unsafe = unsafe_.find(block);
@@ -34,16 +36,18 @@ uint64_t Shard::Impl::RecordsBefore(const ShardOutput& output) const {
   if (const auto* copied = std::get_if<ShardCopied>(&output)) {
     return of_block(copied->block);
   }
-  const bool is_of_all = std::holds_alternative<ShardCutDone>(output) ||
-                         std::holds_alternative<ShardBackedUp>(output) ||
-                         std::holds_alternative<ShardCommitted>(output);  // new settings
+  const bool is_of_all =
+      std::holds_alternative<ShardCutDone>(output) ||
+      std::holds_alternative<ShardBackedUp>(output) ||
+      std::holds_alternative<ShardCommitted>(output);  // also of new settings
   return is_of_all ? records_ : 0;
 }
 
 void Shard::Impl::Withhold() {
   const size_t released = std::exchange(released_, 0);
   if (keeps_ != Records::kAwaited) return;
-  // Blocks that step together are made again together, or not at all.
+  // Blocks that step together are repeated together or not at all, so all need all
+  // records.
   for (const uint32_t block : recorded_) unsafe_[block] = records_;
   recorded_.clear();
   size_t kept = released;

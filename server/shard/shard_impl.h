@@ -1,7 +1,9 @@
-// What a Shard is made of, for the files that implement it: shard.cc takes messages,
-// members and snapshots, shard_step.cc steps blocks and answers, shard_cut.cc copies,
-// shard_durable.cc waits for records, shard_quorum.cc for enough contributors, and
-// shard_backup.cc gives a new backup what it lacks.
+// The implementation of Shard, for the files that define it: shard.cc takes messages,
+// members and snapshots; shard_step.cc steps blocks and answers; shard_state.cc takes and
+// gives optimizer state; shard_record.cc keeps records and replays them;
+// shard_progress.cc reports progress; shard_cut.cc copies; shard_durable.cc waits for
+// records; shard_quorum.cc waits for enough contributors; shard_backup.cc gives a new
+// backup what it lacks.
 #pragma once
 
 #include <cstdint>
@@ -51,7 +53,7 @@ class Shard::Impl {
 
   RefuseCode Check(const MessageHeader& header) const;
   const ShardMember* FindMember(WorkerId worker) const;
-  // What a seed or push may be encoded with.
+  // Returns the codecs that a seed or push may use.
   CodecSet CodecsFor(const MessageHeader& header, uint32_t tensor) const {
     const bool is_seed = header.kind == static_cast<uint16_t>(MessageKind::kSeed) ||
                          header.kind == static_cast<uint16_t>(MessageKind::kSeedState);
@@ -82,28 +84,31 @@ class Shard::Impl {
   void On(const ShardDurable& durable);
   void On(const ShardBackUp& order);
   void On(const ShardClosed& closed);
-  // How far members may be ahead from now on.
+  // Sets how far members may be ahead from now on.
   void SetPace(const SyncMode& mode);
   void OnPull(const MessageHeader& header, Block& block);
   void OnPullAverage(const MessageHeader& header, const Block& block);
   void OnSeed(const ShardMessage& message, Block& block);
   void OnPullState(const MessageHeader& header, const Block& block);
   void OnSeedState(const ShardMessage& message, Block& block);
-  // What has come of the state that this member seeds; null when nothing has.
+  // Returns what has come of the state that this member seeds; null if nothing has.
   static const Block::BegunState* BegunBy(const MessageHeader& header,
                                           const Block& block);
-  // The block is about to get its weights: with the state that the kSeed says, or none.
+  // Called just before the block gets its weights: it begins with the state that the
+  // kSeed names, or without state.
   static RefuseCode BeginState(const MessageHeader& header, Block& block);
+  // Called on a push: holds it, refuses it, or answers a repetition.
   void OnPush(const ShardMessage& message, Block& block);
   void Postpone(const ShardMessage& message);
   void TakePostponed();
-  // No refusal: the contribution is held, and counts as what it is.
+  // Holds the contribution. Returns kNone on success, otherwise why it must be refused.
   RefuseCode Take(const ShardMessage& message, Block& block);
 
-  // The blocks that step together with this one: those of its tensor, or it alone.
+  // Returns the blocks that step together with this one: those of its tensor, or it
+  // alone.
   std::span<Block* const> UnitOf(const Block& block) const;
   size_t ExpectedContributions(uint64_t step) const;
-  uint64_t LowestVersion() const;  // of the blocks that are trained
+  uint64_t LowestVersion() const;  // of trained blocks
   bool IsComplete(const Block& block) const;
   StepFacts FactsOf(const Block& block) const;
   PushFacts FactsOf(const MessageHeader& header, const Block& block) const;
@@ -111,18 +116,19 @@ class Shard::Impl {
   void AddProgress(const Block& block, ShardProgress& progress) const;
   void StepIfComplete(Block& block);
   void StepOnArrival(const MessageHeader& header, Block& block);
-  // The new view; null when the weights stay.
+  // Makes the step of one contribution in mode asp. Returns the new view; nothing if the
+  // weights did not change.
   std::optional<Payload> Arrive(WorkerId worker, const ShardApplied::Arrival& arrival,
                                 Block& block);
   void Step(std::span<Block* const> unit, const ShardDecision& decision);
-  // Whether every block of it has reported, or has made the step already.
+  // Returns whether every trained block has reported `step`, or has made it already.
   bool HasAllOf(uint64_t step) const;
   void Decide(const ShardDecision& decision);
   void Accumulate(Block& block);
   void SendFigures(Block& block);
 
   // Quorum (shard_quorum.cc).
-  uint64_t CollectedStep() const;  // of all blocks that are trained
+  uint64_t CollectedStep() const;  // of all trained blocks
   bool IsClosed(uint64_t step) const { return closed_ && closed_->step == step; }
   bool CountsAt(uint64_t step, uint32_t incarnation) const {
     return IsClosed(step) && closed_->incarnations.contains(incarnation);
@@ -134,7 +140,8 @@ class Shard::Impl {
   void ReportHeld();
   void LeaveOut(Block& block);
 
-  // Records: nothing happens where none are kept. Between the two the step is made.
+  // Records. BeginRecords and EndRecord enclose the step itself; both do nothing if no
+  // records are kept.
   bool KeepsRecords() const;
   bool KeepsRecordsOf(const Block& block) const {
     return KeepsRecords() && !unrecorded_.contains(block.spec().block);
@@ -149,22 +156,23 @@ class Shard::Impl {
   absl::Status Replay(const StepRecord& record, Block& block);
   void StepAgain(std::span<Block* const> unit, const StepRecord& record);
 
-  // Records::kAwaited (shard_durable.cc): the block's version outlives this shard.
+  // Records::kAwaited (shard_durable.cc). Returns whether the block's version survives
+  // this shard.
   bool IsSafe(const Block& block) const { return !unsafe_.contains(block.spec().block); }
-  // Takes out of the outputs what nobody may hear of yet.
+  // Removes from the outputs what nobody may learn yet.
   void Withhold();
   uint64_t RecordsBefore(const ShardOutput& output) const;
 
   // A new backup, or a snapshot (shard_backup.cc).
   void BeginBackUp(ShardBackUp::Kind kind);
   void BackUpNext();
-  // The blocks are between two steps: it may be their turn.
+  // Backs the blocks up if they are between two steps and it is their turn.
   void BackUpIfDue(std::span<Block* const> unit);
   void BackUp(const Block& block);
   void KeepPartings(const Block& block);
   void FinishBackUp();
 
-  // The block has reached a version, which may be one to copy.
+  // Copies the block if its new version is one to copy.
   void CopyIfDue(const Block& block);
   void Copy(const Block& block, uint64_t step);
   void BeginCut(uint64_t step);
@@ -180,100 +188,121 @@ class Shard::Impl {
   void Refuse(const MessageHeader& header, RefuseCode code);
   enum class Repeats { kNo, kYes };
   void Acknowledge(const MessageHeader& header, Repeats repeats);
-  // The sender may forget what it sent.
+  // Acknowledges a message whose sender then no longer keeps the data.
   void Promise(const MessageHeader& header, Repeats repeats);
   void Publish(Block& block, WorkerId to, const Payload& view);
-  // Its view as it is: whole, or by a word to whoever holds it.
+  // Publishes the current view: whole, or as a flag without payload to a worker that
+  // holds it.
   void PublishAsWished(Block& block, const std::map<WorkerId, Wish>& wishes);
   void PublishWithout(Block& block, WorkerId to, uint16_t flag);
-  // Sends the new version to those who contributed or may have, and to those who wait for
-  // it. Without a view the weights are those of the last version.
+  // Sends the new version to the members that contributed or may have, and to those that
+  // wait for it. Without `view`, the weights are those of the version before.
   void PublishToAll(Block& block, const std::optional<Payload>& view);
   Payload Encode(const Block& block) { return stepper_->Encode(block, epoch_); }
 
   const ShardOptions options_;
-  const SyncMode mode_;  // that the job was declared with: its kind never changes
+  // The mode that the job was declared with; its kind never changes.
+  const SyncMode mode_;
   uint64_t most_taken_;  // the largest staleness so far
   std::unique_ptr<const SyncPolicy> policy_;
   const std::unique_ptr<Stepper> stepper_;
   BufferPool& pool_;
   std::map<uint32_t, Block> blocks_;  // by id, which is also the order of all work
-  std::map<uint32_t, std::vector<Block*>> tensors_;  // blocks in order
+  // By tensor: its blocks in order.
+  std::map<uint32_t, std::vector<Block*>> tensors_;
 
   Movement movement_;
-  uint64_t completed_ = 0;  // steps of blocks
+  uint64_t completed_ = 0;  // steps of all blocks
 
   uint64_t epoch_ = 0;
   std::map<uint32_t, ShardMember> members_;  // by rank
-  uint64_t last_first_step_ = 0;             // from here on every member contributes
+  // The highest first_step of a member: from this step on every member contributes.
+  uint64_t last_first_step_ = 0;
   uint64_t prepared_epoch_ = 0;
   static constexpr uint64_t kNoHold = std::numeric_limits<uint64_t>::max();
-  uint64_t hold_from_ = kNoHold;  // no block completes this step or a later one
-  // In mode asp: contributions to those steps, of which the new epoch may change the settings.
-  std::map<std::pair<uint32_t, WorkerId>, ShardMessage> postponed_;  // by block
+  // No block completes this step or a later one. kNoHold: no epoch is being prepared.
+  uint64_t hold_from_ = kNoHold;
+  // In mode asp: contributions to steps from `hold_from_` on, by block and worker. The
+  // new epoch may change the settings of those steps.
+  std::map<std::pair<uint32_t, WorkerId>, ShardMessage> postponed_;
 
-  uint64_t passes_until_ = 0;  // blocks make steps before it, although no member is left
+  // Blocks make steps before this one even if no member is left (ShardCut::Kind::kLast).
+  uint64_t passes_until_ = 0;
 
-  // Of a quorum: the last step that was closed, and with whom.
+  // With a quorum: the last closed step, and the incarnations that it counts.
   struct Closed {
     uint64_t step = 0;
     std::set<uint32_t> incarnations = {};
   };
   std::optional<Closed> closed_;
-  std::map<WorkerId, uint64_t> counted_;  // members, and the last step that has theirs
-  size_t trained_ = 0;                    // blocks
-  // Of step `collected_`: to how many blocks each life has given; whom the coordinator was
-  // told of.
+  // By member: the last step that counted its contribution.
+  std::map<WorkerId, uint64_t> counted_;
+  size_t trained_ = 0;  // number of trained blocks
+  // About step `collected_`. `given_`: the number of blocks that each incarnation has
+  // given to. `reported_`: the incarnations that the coordinator was told of.
   uint64_t collected_ = 0;
   std::map<uint32_t, size_t> given_;
-  size_t whole_ = 0;  // lives that have given to all blocks
+  size_t whole_ = 0;  // incarnations that have given to all trained blocks
   std::optional<std::vector<uint32_t>> reported_;
 
   std::set<uint32_t> loaded_;  // blocks
 
   struct BegunRecord {
     StepRecord record = {};
-    Buffer sum = {};  // becomes its payload; empty where it has one, or none
+    // Becomes the payload of the record; empty if it has one, or needs none.
+    Buffer sum = {};
   };
-  std::deque<BegunRecord> begun_;  // of the step under way, in the order of its blocks
-  std::set<uint32_t> replayed_;    // blocks whose record waits for the rest of the tensor
-  std::optional<uint64_t> replayed_decision_;  // the step of the last one
-  float replayed_scale_ = 1;                   // of the loss, at that step
-  bool is_replaying_ = false;                  // until it begins again
-  // Of a step that some blocks here have still to make, and others made long ago.
+  // The records of the step under way, in the order of its blocks.
+  std::deque<BegunRecord> begun_;
+  // Blocks whose record waits for the records of the other blocks of the tensor.
+  std::set<uint32_t> replayed_;
+  // The step of the decision that was replayed last.
+  std::optional<uint64_t> replayed_decision_;
+  float replayed_scale_ = 1;   // loss scale at that step
+  bool is_replaying_ = false;  // until BeginAgain
+  // A decision about a step that some blocks here have not reached, while others made it
+  // long ago.
   std::optional<ShardDecision> early_;
 
-  // Versions that are being copied.
+  // The versions that are being copied.
   struct Cut {
-    std::set<uint32_t> blocks = {};  // that were copied
+    std::set<uint32_t> blocks = {};  // already copied
     std::map<uint32_t, std::vector<float>> factors = {};
-    std::deque<uint32_t> frozen = {};  // that are still to be copied
-    // As of the version, once nothing but frozen blocks is left: the others train on.
+    std::deque<uint32_t> frozen = {};  // still to be copied
+    // State of tensors and of the job. It is saved once only frozen blocks are left,
+    // because the others continue to train.
     std::shared_ptr<ShardSnapshot> rest = {};
     TrainingSettings training = {};
   };
   std::map<uint64_t, Cut> cuts_;
   std::set<uint64_t> asked_cuts_;
-  uint64_t last_cut_ = 0;         // the highest that was done
-  std::set<uint64_t> done_cuts_;  // the last of them
+  uint64_t last_cut_ = 0;         // the highest that is done
+  std::set<uint64_t> done_cuts_;  // the latest ones
 
   struct Withheld {
-    uint64_t records = 0;  // that must be durable before
+    // Number of records that must be durable before the output may leave.
+    uint64_t records = 0;
     ShardOutput output = {};
   };
-  Records keeps_;                     // as was ordered last
-  std::set<uint32_t> unsaved_;        // blocks whose state is still to be given
-  std::set<uint32_t> unrecorded_;     // of them: that a new backup has nothing of
-  std::optional<uint32_t> backs_up_;  // whose turn it is: the first of its unit
-  bool gives_settings_ = false;       // with the first of them
+  Records keeps_;  // as ordered last
+  // Blocks whose state is still to be given out.
+  std::set<uint32_t> unsaved_;
+  // Subset of unsaved_: blocks of which a new backup has nothing yet.
+  std::set<uint32_t> unrecorded_;
+  // The block whose turn it is: the first of those that step together.
+  std::optional<uint32_t> backs_up_;
+  // Whether settings come with the first states.
+  bool gives_settings_ = false;
   enum class BackedUp { kNothing, kUnit, kFirstUnit };
   BackedUp backed_up_ = BackedUp::kNothing;  // in the Apply under way
-  uint64_t records_ = 0;                     // given out
-  uint64_t durable_ = 0;                     // of them
-  std::map<uint32_t, uint64_t> unsafe_;  // blocks, and the records that make them safe
-  std::vector<uint32_t> recorded_;       // blocks, in the Apply under way
+  uint64_t records_ = 0;                     // number given out
+  uint64_t durable_ = 0;                     // number of them that are durable
+  // By block: number of records that must be durable before its version is safe.
+  std::map<uint32_t, uint64_t> unsafe_;
+  std::vector<uint32_t> recorded_;  // blocks recorded in the Apply under way
   std::deque<Withheld> withheld_;
-  size_t released_ = 0;  // of outputs_: they were withheld before
+  // Number of outputs, at the front of `outputs_`, that were withheld before.
+  size_t released_ = 0;
 
   ShardOutputs outputs_;  // of the Apply under way
 };

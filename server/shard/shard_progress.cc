@@ -6,8 +6,9 @@
 
 namespace syncline {
 
-// Those who have settled at a later version hold nothing at the limit, but wait. Anyone who
-// joins later cannot contribute to this version, and waits for it to pass in any mode.
+// Returns whether a member waits for this block. A member that has moved to a later
+// version holds nothing at the limit, but waits. A member that joins later cannot
+// contribute to this version, and waits for it to pass in any mode.
 bool Shard::Impl::IsWaitedFor(const Block& block) const {
   if (!block.seeded() || block.frozen()) return false;
   StepFacts facts = FactsOf(block);

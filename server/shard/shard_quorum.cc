@@ -1,6 +1,6 @@
-// With a quorum a step is made of what the coordinator has closed it with: the same set of
-// contributors in all blocks of all shards. A shard says who has given it all that it needs
-// of a step, and gives back what comes too late, or in parts.
+// With a quorum, a step consists of what the coordinator closed it with: the same
+// contributors in all blocks of all shards. A shard reports who has given everything that
+// it needs for a step, and gives back contributions that come too late or are incomplete.
 #include <algorithm>
 #include <utility>
 
@@ -12,7 +12,7 @@ StepFacts Shard::Impl::FactsOf(const Block& block) const {
   StepFacts facts = block.FactsOf(ExpectedContributions(block.version()), *policy_);
   if (!mode_.has_quorum()) return facts;
   facts.whole = block.version() == collected_ ? whole_ : 0;
-  // Without members nobody closes steps that the last checkpoint is still to see.
+  // Without members, nobody closes the steps before the last checkpoint.
   const bool passes = members_.empty() && block.version() < passes_until_;
   facts.is_closed = passes || IsClosed(block.version());
   return facts;
@@ -31,7 +31,8 @@ PushFacts Shard::Impl::FactsOf(const MessageHeader& header, const Block& block) 
   return facts;
 }
 
-// They all step together: a step is closed for all of them.
+// Returns the step that all trained blocks collect. It is the same for all, because a
+// step is closed for all of them.
 uint64_t Shard::Impl::CollectedStep() const {
   for (const auto& [id, block] : blocks_) {
     if (!stepper_->IsFrozen(block.spec().range.tensor)) return block.version();
@@ -100,7 +101,8 @@ void Shard::Impl::On(const ShardClosed& closed) {
   for (auto& [id, block] : blocks_) StepIfComplete(block);
 }
 
-// Before its new version is told: what was acknowledged is not in it.
+// Tells the senders before the new version is published that what was acknowledged is not
+// in it.
 void Shard::Impl::LeaveOut(Block& block) {
   for (const auto& [rank, incarnation] : block.LeaveOut(closed_->incarnations)) {
     const ShardMember* member = FindMember({rank, incarnation});

@@ -1,4 +1,4 @@
-// How a shard keeps records of what it does, and does again what they say.
+// How a shard keeps records of what it does, and repeats what records say.
 #include <algorithm>
 #include <memory>
 #include <utility>
@@ -13,8 +13,9 @@ namespace syncline {
 namespace {
 
 absl::Status OutOfOrder(const StepRecord& record, const std::string& why) {
-  return absl::FailedPreconditionError(absl::StrCat(
-      "a record of block ", record.block, " is of step ", record.step, ", and ", why));
+  return absl::FailedPreconditionError(absl::StrCat("a record of block ", record.block,
+                                                    " for step ", record.step,
+                                                    " does not fit: ", why));
 }
 
 }  // namespace
@@ -54,7 +55,8 @@ void Shard::Impl::KeepSeed(const Block& block) {
   NoteRecorded(block);
 }
 
-// Of use to a shard that goes on from its records. Others have the step that it was for.
+// A shard that continues from its records needs this. Other readers have the record of
+// the step that it was for.
 void Shard::Impl::KeepParting(const ShardMessage& message, const Block& block) {
   if (!KeepsRecordsOf(block) || keeps_ != Records::kAwaited) return;
   const MessageHeader& header = message.header;
@@ -109,17 +111,18 @@ void Shard::Impl::EndRecord(const Block& block) {
   NoteRecorded(block);
 }
 
-// ---- Doing it again ----
+// ---- Replay ----
 
 absl::Status Shard::Impl::Replay(const ShardRecord& record) {
   if (!members_.empty()) {
-    return absl::FailedPreconditionError("a shard that has members replays nothing");
+    return absl::FailedPreconditionError(
+        "a shard that has members cannot replay records");
   }
   is_replaying_ = true;
   epoch_ = record.epoch;
   if (const auto* settings = std::get_if<SettingsRecord>(&record.what)) {
-    // Every segment of a journal says them again, and the last one may have been torn after
-    // the first of them: they are no later change.
+    // Every segment of a journal repeats the settings, and the last segment may have been
+    // torn after the first of them. Repeated settings are no later change.
     const std::vector<SettingsRecord> known = stepper_->ChangesOfSettings();
     const bool is_known =
         std::ranges::any_of(known, [settings](const SettingsRecord& one) {
@@ -136,7 +139,7 @@ absl::Status Shard::Impl::Replay(const ShardRecord& record) {
   const auto found = blocks_.find(id);
   if (found == blocks_.end()) {
     return absl::InvalidArgumentError(
-        absl::StrCat("a record is of block ", id, ", which is not of this shard"));
+        absl::StrCat("a record is of block ", id, ", which this shard does not have"));
   }
   Block& block = found->second;
   if (const auto* step = std::get_if<StepRecord>(&record.what)) {
@@ -161,14 +164,14 @@ absl::Status Shard::Impl::Replay(const StepRecord& record, Block& block) {
   if (stepper_->IsFrozen(tensor)) return OutOfOrder(record, "its tensor is frozen");
   if (!block.seeded()) return OutOfOrder(record, "the block has no values yet");
   if (record.step != block.version()) {
-    return OutOfOrder(record, absl::StrCat("the block is at ", block.version()));
+    return OutOfOrder(record, absl::StrCat("the block is at step ", block.version()));
   }
   if (replayed_.contains(record.block)) {
-    return OutOfOrder(record, "another one waits for the rest of its tensor");
+    return OutOfOrder(record, "an earlier record waits for the rest of its tensor");
   }
   const bool is_arrival = record.arrival && record.parts.size() == 1;
   if (mode_.is_async() ? !is_arrival : record.arrival.has_value()) {
-    return OutOfOrder(record, "it is of another mode than the job");
+    return OutOfOrder(record, "the job has another mode");
   }
   SYNCLINE_RETURN_IF_ERROR(
       block.Restore(record, {.regular = options_.transfers[tensor].push.Accepted(),
@@ -206,7 +209,7 @@ void Shard::Impl::StepAgain(std::span<Block* const> unit, const StepRecord& reco
   }
 }
 
-// Its members and their epoch are not in records: a commit of any epoch brings them. A
+// Records do not contain members and their epoch: a commit of any epoch brings them. A
 // checkpoint that was being copied is not finished.
 void Shard::Impl::BeginAgain() {
   SYNCLINE_CHECK(replayed_.empty() && members_.empty());

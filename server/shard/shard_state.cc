@@ -1,5 +1,5 @@
-// The optimizer's state of a block, array by array: what a job begins with where workers
-// bring some, and what they ask for.
+// The optimizer's state of a block, array by array: what the seeder sends when a job
+// begins with state, and what workers ask for.
 #include <algorithm>
 #include <optional>
 #include <utility>
@@ -20,8 +20,8 @@ void Shard::Impl::OnPullState(const MessageHeader& header, const Block& block) {
       ShardReply{header.rank, header.incarnation, reply, *std::move(state)});
 }
 
-// Before the weights, which make it the job's. The arrays of two seeders never mix: each
-// sends all of them, from the first one on, and one seeder at a time.
+// State must come before the weights, which make it the job's. The arrays of two seeders
+// never mix: each sends all of them from the first one on, and only one seeds at a time.
 void Shard::Impl::OnSeedState(const ShardMessage& message, Block& block) {
   const MessageHeader& header = message.header;
   if (!block.TakesSeed()) return Acknowledge(header, Repeats::kYes);
@@ -31,7 +31,7 @@ void Shard::Impl::OnSeedState(const ShardMessage& message, Block& block) {
       view.ok() && header.shard > 0 && header.samples < block.memory().state.size();
   if (!fits) return Refuse(header, RefuseCode::kMalformed);
   const Block::BegunState* own = BegunBy(header, block);
-  // Another seeder that lives goes first; what a dead one sent is nobody's.
+  // Another seeder that is still a member goes first. What a dead one sent is discarded.
   const bool waits = own == nullptr && block.begun_state() &&
                      FindMember(block.begun_state()->from) != nullptr;
   const uint32_t arrays = own == nullptr ? 0 : own->arrays;

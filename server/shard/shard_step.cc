@@ -21,9 +21,9 @@ std::span<Block* const> Shard::Impl::UnitOf(const Block& block) const {
   return {&*std::ranges::find(all, &block), 1};
 }
 
-// A step that no present member takes part in is over, too: its contributors were dropped
-// before it was complete, and those who joined begin later. Such steps pass without a
-// change.
+// A step in which no present member takes part is also over: its contributors were
+// dropped before it was complete, and members that joined begin later. Such a step passes
+// without a change.
 bool Shard::Impl::IsComplete(const Block& block) const {
   const bool moves = !members_.empty() || block.version() < passes_until_;
   return moves && block.seeded() && !block.frozen() && block.version() < hold_from_ &&
@@ -94,8 +94,8 @@ bool Shard::Impl::HasAllOf(uint64_t step) const {
   });
 }
 
-// One that came before its blocks have reported is said again, to a shard that has lost its
-// last step.
+// Keeps a decision that came before its blocks have reported. It is one that the
+// coordinator repeats to a shard that has lost its last step.
 void Shard::Impl::On(const ShardDecision& decision) {
   early_.reset();
   if (!HasAllOf(decision.step)) {
@@ -194,7 +194,7 @@ void Shard::Impl::Acknowledge(const MessageHeader& header, Repeats repeats) {
 }
 
 void Shard::Impl::Promise(const MessageHeader& header, Repeats repeats) {
-  // It arrived, and need not be sent again while its record takes time.
+  // The message arrived and need not be sent again while its record takes time.
   if (!IsSafe(blocks_.at(header.block))) Reply(header, MessageKind::kNoted, {});
   Acknowledge(header, repeats);
   std::get<ShardReply>(outputs_.back()).is_promise = true;
@@ -202,10 +202,10 @@ void Shard::Impl::Promise(const MessageHeader& header, Repeats repeats) {
 
 void Shard::Impl::PublishToAll(Block& block, const std::optional<Payload>& view) {
   const uint64_t step = block.version() - 1;
-  // Whoever once ran ahead may still lack the version before.
+  // A member that once ran ahead may lack the version before.
   const bool all_hold_it = most_taken_ == 0 && !mode_.has_quorum();
   const std::map<WorkerId, Wish> wishes = block.TakeFulfilled();
-  // Who took part holds the version before, to which a delta is added.
+  // Members that took part hold the version before, to which a delta is added.
   std::optional<Payload> whole = block.memory().view.empty() ? view : std::nullopt;
   for (const auto& [rank, member] : members_) {
     const WorkerId worker = {rank, member.incarnation};
@@ -215,7 +215,8 @@ void Shard::Impl::PublishToAll(Block& block, const std::optional<Payload>& view)
     } else if (took_part && all_hold_it) {
       PublishWithout(block, worker, kFlagUnchanged);
     } else if (took_part || wishes.contains(worker)) {
-      // Of those who took part, the view before it may have been left out for this one.
+      // A member that took part may lack the version before: this one may have replaced
+      // it in the queue.
       if (!whole) whole = Encode(block);
       Publish(block, worker, *whole);
     }

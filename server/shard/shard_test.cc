@@ -1,4 +1,4 @@
-// The rules: who may say what when, and what follows.
+// The rules: which messages are accepted when, and what follows.
 #include "server/shard/shard.h"
 
 #include "gmock/gmock.h"
@@ -80,7 +80,7 @@ TEST_F(TwoWorkers, RepliesCarryWhoWhatAndTheShardsEpoch) {
 TEST_F(TwoWorkers, APushCountsOnceHoweverOftenItComes) {
   EXPECT_THAT(Apply(GoodPush(0)), ElementsAre("ack r0 b0 s0"));
   ShardMessage repeated = GoodPush(0);
-  repeated.payload = {};  // not even looked at
+  repeated.payload = {};  // the payload is not even looked at
   EXPECT_THAT(Apply(repeated), ElementsAre("ack r0 b0 s0"));
   EXPECT_THAT(Apply(GoodPush(1)), ElementsAre("ack r1 b0 s0", "applied b0 s0 by r0 r1",
                                               "publish r0 b0 v1", "publish r1 b0 v1"));
@@ -133,8 +133,8 @@ TEST_F(TwoWorkers, FramesOfAnotherEpochAreMalformed) {
   EXPECT_THAT(Apply(push), ElementsAre("refuse r0 malformed"));
 }
 
-// Its payload was not taken when it came, so an epoch that has come since cannot make it
-// malformed, and the worker sends it again.
+// Its payload was not taken when it came. Even if a newer epoch would accept it, it must
+// not count as malformed, and the worker sends it again.
 TEST_F(TwoWorkers, WhatWasRefusedOnArrivalIsRefusedForThatReason) {
   ShardMessage early = GoodPush();
   early.header.epoch = 2;
@@ -153,7 +153,7 @@ TEST_F(TwoWorkers, PullsAreAnsweredNowOrWhenTheVersionComes) {
   EXPECT_THAT(Apply(GoodPush(1)), ElementsAre("ack r1 b0 s0", "applied b0 s0 by r0 r1",
                                               "publish r0 b0 v1", "publish r1 b0 v1"));
   rig_.Push(0, 0, 1);
-  // Once, although the member would get it anyway.
+  // It is published once, although the member would get it anyway.
   EXPECT_THAT(Lines(rig_.Push(1, 0, 1)),
               ElementsAre("ack r1 b0 s1", "applied b0 s1 by r0 r1", "publish r0 b0 v2",
                           "publish r1 b0 v2"));

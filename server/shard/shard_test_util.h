@@ -1,5 +1,4 @@
-// What the tests of the shard share: workers that push, and a naive single-process
-// reference.
+// Shared by the shard's tests: workers that push, and a naive single-process reference.
 #pragma once
 
 #include <bit>
@@ -121,18 +120,18 @@ class Reference {
 
 struct RigOptions {
   std::string codec = "bf16";  // of pushes and publishes
-  std::string publish = "";    // of publishes, if they are different
-  std::string push = "";       // what shards take, if `codec` is only one of them
+  std::string publish = "";    // of publishes; empty: `codec`
+  std::string push = "";       // what shards accept; empty: `codec`
   TrainingSettings training = {};
-  std::vector<uint64_t> tensors = {100};  // of one dimension
+  std::vector<uint64_t> tensors = {100};  // sizes of tensors of one dimension
   uint32_t job = 7;
   uint64_t seed = 0;
-  std::vector<uint32_t> frozen = {};  // tensors
+  std::vector<uint32_t> frozen = {};  // numbers of tensors
   std::vector<uint32_t> means = {};
   Records records = Records::kNone;
 };
 
-// Waits for decisions, which are all that tests look at then.
+// Settings with which every step waits for a decision.
 inline TrainingSettings Decided(const OptimizerSettings& optimizer = {}) {
   return {.optimizer = optimizer, .nonfinite_steps = NonfiniteSteps::kSkip};
 }
@@ -167,7 +166,7 @@ class ShardRig {
   }
 
   Shard& shard() { return *shard_; }
-  // For somebody else to hold; the rig outlives it, and does nothing any more.
+  // Gives the shard away. The rig must outlive it and is not used any more.
   std::unique_ptr<Shard> GiveShard() { return std::move(shard_); }
   const TensorTransfers& transfers() const { return transfers_; }
   const BlockRange& range(uint32_t block) const { return ranges_[block]; }
@@ -203,7 +202,7 @@ class ShardRig {
         Gather(EncodeBlock(codec("fp32"), label, values, Checksum::kHeaderOnly, pool_));
     ShardMessage message = {Header(MessageKind::kSeed, rank, block, 0),
                             Slice::Of(payload)};
-    message.header.samples = 0;  // updates of the optimizer's state before it
+    message.header.samples = 0;  // updates of the optimizer's state before the seed
     return message;
   }
 
@@ -218,7 +217,7 @@ class ShardRig {
     return message;
   }
 
-  // What a leaving worker had kept.
+  // Returns a message with what a leaving worker had kept.
   ShardMessage PartingMessage(uint32_t rank, uint32_t block, uint64_t step,
                               Reference::Push push) {
     const BlockLabel label = {ranges_[block], step, shard_->epoch()};
@@ -235,7 +234,7 @@ class ShardRig {
     return shard_->Apply(SeedMessage(0, block, std::move(values)));
   }
 
-  // Of the given rank, with values that follow from rank, block and step.
+  // Pushes values that follow from rank, block and step.
   Reference::Push PushOf(uint32_t rank, uint32_t block, uint64_t step) const {
     return {SomeValues(ranges_[block].elements, 1000 * rank + 100 * block + step + 1),
             3 + rank};
@@ -253,7 +252,7 @@ class ShardRig {
     return {weights.begin(), weights.end()};
   }
 
-  // What a worker makes of a published view; also checks its frames.
+  // Decodes a published view as a worker does, and checks its frames.
   std::vector<float> Decode(const ShardReply& reply) const {
     const BlockRange& range = ranges_[reply.header.block];
     const Buffer payload = Gather(reply.payload);
@@ -280,8 +279,8 @@ class ShardRig {
   std::unique_ptr<Shard> shard_;
 };
 
-// As it lands where the sender lends its gradient: headers, and values somewhere else. Of
-// blocks of one tile.
+// Returns the message as it lands if the sender lends its gradient: headers in one place
+// and values in another. The block must have one tile.
 inline ShardMessage InTwoPlaces(ShardMessage message) {
   const Slice whole = message.payload.body;
   const Buffer values =
@@ -290,9 +289,9 @@ inline ShardMessage InTwoPlaces(ShardMessage message) {
   return message;
 }
 
-// A line per output, so that a test says at once what it expects: "ack r0 b0 s1", "refuse
-// r0 stale epoch", "publish r1 b0 v2", "applied b0 s1 by r0 r1", "figures b0 s1",
-// "prepared e2 s4", "committed e2".
+// Returns a line per output, which tests compare: "ack r0 b0 s1", "refuse r0 stale
+// epoch", "publish r1 b0 v2", "applied b0 s1 by r0 r1", "figures b0 s1", "prepared e2
+// s4", "committed e2".
 inline std::vector<std::string> Lines(const ShardOutputs& outputs) {
   struct Describe {
     std::string operator()(const ShardReply& reply) const {

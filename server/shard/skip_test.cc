@@ -90,7 +90,7 @@ TEST_P(Skips, OfAllMembersAdvanceTheVersionAndNothingElse) {
               ElementsAre("ack r2 b0 s0", "applied b0 s0 skipped", "unchanged r0 b0 v1",
                           "unchanged r1 b0 v1", "unchanged r2 b0 v1"));
   EXPECT_EQ(rig.Weights(0), SomeValues(100, 1));
-  // The optimizer has not seen that step.
+  // The optimizer did not see that step.
   for (uint32_t rank = 0; rank < 3; ++rank) {
     const Reference::Push push = rig.PushOf(rank, 0, 1);
     rig.shard().Apply(rig.PushMessage(rank, 0, 1, push));
@@ -105,7 +105,7 @@ TEST_P(Skips, AreRepeatedWithoutEffect) {
   Begin(rig);
   Skip(rig, 1, 0);
   EXPECT_THAT(Skip(rig, 1, 0), ElementsAre("ack r1 b0 s0"));
-  // What comes after it is a repetition, whatever it carries.
+  // What comes after the skip is a repetition, whatever it carries.
   EXPECT_THAT(Lines(rig.Push(1, 0, 0)), ElementsAre("ack r1 b0 s0"));
   rig.Push(0, 0, 0);
   EXPECT_THAT(Lines(rig.Push(2, 0, 0)), Contains("applied b0 s0 by r0 r2"));
@@ -137,7 +137,7 @@ TEST(SkipMessages, CarryNothing) {
   EXPECT_THAT(Skip(rig, 0, 0), ElementsAre("ack r0 b0 s0"));
 }
 
-// Pairs of steps and gradients are kept for all tensors together.
+// L-BFGS keeps pairs of steps and gradients for all tensors together.
 TEST(SkipMessages, AreRefusedWhereTheOptimizerNeedsEveryGradient) {
   ShardRig rig = Rig({.optimizer = {.name = "lbfgs", .options = {{"lr", 1.0}}}});
   Begin(rig);
@@ -162,7 +162,7 @@ TEST(SkipsOfAnAccumulatedUpdate, LeaveTheOtherPushesTheirWeight) {
   ShardRig all = Rig({.optimizer = kSgd, .accumulate_steps = 2});
   Begin(rig);
   Begin(all);
-  // One member only, in either of the two pushes.
+  // Only one member pushes, in either of the two pushes.
   for (const uint64_t pushes : {0u, 1u}) {
     for (uint64_t step = 0; step < 2; ++step) {
       const uint64_t now = 2 * pushes + step;
@@ -180,7 +180,7 @@ TEST(SkipsOfAnAccumulatedUpdate, LeaveTheOtherPushesTheirWeight) {
               ::testing::Pointwise(::testing::FloatNear(1e-6f), expected));
 }
 
-// The schedule counts steps, whoever took part in them.
+// The schedule counts steps, whatever members took part in them.
 TEST(SkipsUnderASchedule, AreStepsOfIt) {
   ShardRig rig = Rig({.optimizer = kSgd,
                       .schedule = {.name = "exponential", .values = {{"gamma", 0.5}}}});

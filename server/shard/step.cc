@@ -15,17 +15,17 @@
 namespace syncline {
 namespace {
 
-// 16 KiB of FP32: the sum and a strip of every other stream share L1 and L2 comfortably.
-// A multiple of the state storage's blocks.
+// 16 KiB of FP32, so that the sum and a strip of every other stream fit into L1 and L2. A
+// multiple of the blocks of the state storage.
 constexpr uint32_t kStripElements = 4096;
 static_assert(kTileElements % kStripElements == 0);
 
-// Workers compare their view with the servers' every so many versions.
+// Workers compare their view with the server's at every multiple of this version.
 constexpr uint64_t kViewCheckSteps = 64;
 
-constexpr size_t kUsualWorkers = 16;  // more cost an allocation
+constexpr size_t kUsualWorkers = 16;  // more than that allocate
 
-// NaN and zero are their own.
+// Returns the sign of a value; NaN and zero stay as they are.
 float SignOf(float value) { return value > 0 ? 1.0f : value < 0 ? -1.0f : value; }
 float VoteOf(float value, Infinity infinity) {
   const bool is_kept = infinity == Infinity::kKept && std::isinf(value);
@@ -38,19 +38,20 @@ std::span<float> Floats(const Buffer& buffer) {
 
 struct VoteSum {
   std::span<float> votes = {};
-  std::span<float> one = {};  // scratch for a contribution
+  std::span<float> one = {};  // scratch for one contribution
   Infinity infinity = Infinity::kVotes;
 };
 
-// The bytes of elements [first, first + count), which lie in one tile.
+// Returns the bytes of elements [first, first + count), which are in one tile.
 ByteView BytesOf(const TileView& tile, size_t first, size_t count) {
   if (count == tile.elements) return tile.bytes;
   const size_t width = tile.codec->MaxEncodedBytes(1);  // a strip (comm/codec/dense.h)
   return tile.bytes.subspan(first % kTileElements * width, count * width);
 }
 
-// Adds the sign of each contribution, whatever its samples: integers, so that neither
-// order nor rounding can make or break a tie. Tiles that travel densely vote as others do.
+// Adds the sign of each contribution, whatever its number of samples. The sums are
+// integers, so neither order nor rounding can make or break a tie. Tiles that travel
+// densely vote as others do.
 void AddVotes(std::span<const Contribution> contributions, size_t first, VoteSum sum) {
   for (const Contribution& contribution : contributions) {
     if (contribution.view.tiles.empty()) continue;
@@ -63,12 +64,13 @@ void AddVotes(std::span<const Contribution> contributions, size_t first, VoteSum
   }
 }
 
-// Adds encodings of elements [first, first + sum.size()), which lie in one tile, in the
-// order of the contributions. Runs of the same codec share a pass over the sum.
+// Adds the encoded elements [first, first + sum.size()), which are in one tile, in the
+// order of the contributions. Consecutive contributions with the same codec share one
+// pass over the sum.
 //
-// All of them were valid when they came. One that is not any more was rewritten by its
-// sender, in memory that it lends: a worker that does so may spoil its own job, whose
-// gradient is zero there, but not end the server with all jobs.
+// All of them were valid when they arrived. One that is invalid now was rewritten by its
+// sender, in the memory that it lends. Such a worker may spoil its own job, whose
+// gradient becomes zero here, but must not end the server with all jobs.
 void AddContributions(std::span<const Contribution> contributions, size_t first,
                       std::span<float> sum) {
   absl::InlinedVector<WeightedBytes, kUsualWorkers> parts;
@@ -89,7 +91,8 @@ void AddContributions(std::span<const Contribution> contributions, size_t first,
   add();
 }
 
-// The strip in which a tile can be summed: short, unless an encoding cannot be cut.
+// Returns the strip size in which a tile can be summed: short, unless an encoding cannot
+// be cut.
 uint32_t StripOf(const BlockSum& block, size_t tile) {
   for (const Contribution& one : block.contributions) {
     if (one.view.tiles.empty()) continue;
@@ -163,7 +166,7 @@ void StepPass::Add(const BlockSum& block, size_t first, std::span<float> sum,
            {.votes = sum, .one = Floats(one_).first(sum.size()), .infinity = infinity});
 }
 
-// REQUIRES: no accumulator, in which nobody knows any more who sent what (ValidateJob).
+// REQUIRES: no accumulator, because it does not show who sent what (ValidateJob).
 void StepPass::AddMeansOfSenders(const BlockSum& block, size_t first,
                                  std::span<float> sum) {
   SYNCLINE_CHECK(block.memory.accumulator.empty());
@@ -319,7 +322,7 @@ Payload StepPass::Apply(const TensorUpdate& update, const BlockSum& block,
   const size_t element_bytes = codec.MaxEncodedBytes(1);
   const bool deltas = !block.memory.view.empty();
   BlockWriter writer = WriterFor(publication.label, codec);
-  // Version v + 1 is what step v publishes.
+  // Step v publishes version v + 1.
   bool sends_delta = transfer.CompressesAt(publication.label.step - 1);
   for (uint32_t tile = 0; tile < TilesOf(block.range.elements); ++tile) {
     if (deltas) {
@@ -354,7 +357,7 @@ bool StepPass::EncodeDelta(const BlockMemory& memory, const Publication& publica
   if (!Fits(delta, codec.traits().largest)) return false;
   const MutableByteView room = writer.NextTile(codec);
   const size_t bytes = codec.Encode(delta, {}, ContextOf(publication, offset), room);
-  // What workers do with the same bytes.
+  // Workers do the same with the same bytes.
   SYNCLINE_CHECK(codec.DecodeAdd(room.first(bytes), 1, view).ok());
   std::optional<uint32_t> crc;
   if (publication.label.step % kViewCheckSteps == 0) crc = Crc32c(std::as_bytes(view));
@@ -378,7 +381,7 @@ Payload StepPass::Encode(const BlockMemory& memory, const Publication& publicati
   return writer.Finish();
 }
 
-// Transforms have scaled the gradient already.
+// If there are transforms, they have scaled the gradient already.
 StepScalars StepPass::ScalarsAfter(const TensorUpdate& update) {
   StepScalars scalars = update.scalars;
   if (update.transforms != nullptr) scalars.gradient_scale = 1;

@@ -1,15 +1,16 @@
-// The arithmetic of a step: weighted sum of all contributions in rank order, gradient
-// transforms, optimizer, and encoding for the way back, fused strip by strip so that the
-// sum never leaves the cache. Memory traffic per parameter: each contribution once,
-// weights and state once in and out, the published bytes once.
+// The arithmetic of a step, fused strip by strip so that the sum never leaves the cache:
+// weighted sum of all contributions in rank order, gradient transforms, optimizer, and
+// encoding of the result. Memory traffic per parameter: each contribution is read once,
+// weights and state are read and written once, and the published bytes are written once.
 //
-// Optimizers and transforms that need figures about a whole tensor first see the sum of
-// every tile of it (Gather), which reads the contributions once more for each round.
+// Optimizers and transforms that need statistics of a whole tensor first see the sum of
+// each of its tiles (Gather). Each such round reads the contributions once more.
 //
-// Bits: an element's result depends on its contributions, weight, state and the figures
-// only. Neither the order of arrival nor the way a block is cut into strips shows in it.
+// Determinism: an element's result depends only on its contributions, weight, state and
+// the statistics. The order of arrival and the division of a block into strips do not
+// matter.
 //
-// Thread safety: none; it owns its scratch memory.
+// Thread safety: none; StepPass owns its scratch memory.
 #pragma once
 
 #include <cstdint>
@@ -27,37 +28,41 @@
 
 namespace syncline {
 
-// What one member gave to one step of one block: checked frames, where they landed.
+// What one member gave to one step of one block: checked frames, at the place where they
+// landed.
 struct Contribution {
   ShardApplied::Contributor from = {};
-  Landed payload = {};      // keeps the bytes of `view`
-  BlockView view = {};      // no tiles: it is in the accumulator already
+  Landed payload = {};  // owns the bytes of `view`
+  // Empty if it has been added to the accumulator already.
+  BlockView view = {};
   float weight = 0;         // in the sum
   bool bequeathed = false;  // its sender has left since
 };
 
-// Where one block lives.
+// The memory of one block.
 struct BlockMemory {
   std::span<float> weights = {};
-  std::span<float> view = {};         // what workers hold; empty unless deltas go out
+  // What workers hold. Empty unless deltas are published.
+  std::span<float> view = {};
   std::span<float> accumulator = {};  // empty in jobs that need none
   std::vector<StoredSlot> state = {};
 };
 
-// A block's part of a step. The mean gradient is scale * (accumulator + the weighted sum
-// of contributions). Of votes, each contribution counts once, and there is no scale. Where
-// the transfer says mean_of_senders each element is divided by the weights of the
-// contributions that are not zero there.
+// A block's input to a step. The mean gradient is scale * (accumulator + weighted sum of
+// contributions). If workers vote, each contribution counts once and there is no scale.
+// With mean_of_senders, each element is divided by the total weight of the contributions
+// that are not zero there.
 struct BlockSum {
   BlockRange range = {};
   std::span<const Contribution> contributions = {};
   const BlockMemory& memory;
   float scale = 1;
-  // What the contributor computed with, and how strongly that is made up for; empty: not.
+  // The weights that the contributor computed with, and the strength of the compensation
+  // for the delay. Empty: no compensation.
   std::span<const float> shown = {};
   float compensation = 0;
-  // Of records (record.h): where the mean gradient is written, too, and what it is when
-  // contributions are not there any more. Empty: neither.
+  // For records (record.h). `written`: where the mean gradient is also written. `given`:
+  // the mean gradient, if contributions are no longer there. Empty: unused.
   std::span<float> written = {};
   std::span<const float> given = {};
 };
@@ -68,70 +73,75 @@ struct TensorUpdate {
   const GradientTransforms* transforms = nullptr;  // null: none at this step
   StepScalars scalars = {};
   TensorData data;
-  // Multiplies the gradient behind its transforms: mode asp, by age.
+  // Factor of the gradient after its transforms; in mode asp, the weight by age.
   float weight = 1;
-  std::span<double> transform_figures = {};  // zero before Gather
+  std::span<double> transform_figures = {};  // all zeros before Gather
 };
 
-// How a block is published: the frames' label, and which revision of the weights it is
-// (the same for all who receive these weights, for stochastic rounding).
+// How a block is published: the label of its frames, and the revision of the weights. The
+// revision seeds stochastic rounding and is the same for all receivers of these weights.
 struct Publication {
   BlockLabel label = {};
   uint64_t revision = 0;
 };
 
-// What an infinite value is among votes: a vote like others, or infinite still, for the
-// check that the gradient is finite. In a sum that is kept between steps it stays infinite
-// until the step.
+// How an infinite value counts as a vote. kVotes: like any other vote. kKept: it stays
+// infinite, so that the check for a finite gradient finds it; sums that are kept between
+// steps use this.
 enum class Infinity { kVotes, kKept };
 
 class StepPass {
  public:
-  // `pool` and options.seed_codec outlive it.
+  // `pool` and options.seed_codec must outlive it.
   StepPass(const ShardOptions& options, BufferPool& pool);
 
-  // accumulator += weighted sum of the contributions.
+  // Computes accumulator += weighted sum of the contributions.
   void Accumulate(const BlockSum& block);
 
-  // Sum of squares of the mean gradient, tile by tile, then the figures of `reduction`
-  // (which may be null). Votes have no part in a norm: theirs is 0, if they are finite.
+  // Returns the sum of squares of the mean gradient, tile by tile, then the statistics of
+  // `reduction` (which may be null). Votes have no norm: their sum of squares is 0 if
+  // they are all finite.
   std::vector<double> Figures(const BlockSum& block, const JobReduction* reduction);
 
-  // The rounds of figures about the whole tensor, whose blocks are `blocks` in order.
+  // Computes the statistics of the whole tensor, round by round. `blocks` are all of its
+  // blocks, in order.
   void Gather(const TensorUpdate& update, std::span<const BlockSum> blocks);
 
-  // Updates weights and state, and returns what is published: the weights, or what is to
-  // be added to the view that workers hold, which then is `block.memory.view` again.
+  // Updates weights and state, and returns what is published: the weights, or a delta to
+  // the view that workers hold. `block.memory.view` is updated to what they hold
+  // afterwards.
   Payload Apply(const TensorUpdate& update, const BlockSum& block,
                 const Publication& publication);
 
-  // All of the view that workers hold, or shall hold when the block has just begun.
+  // Encodes the whole view that workers hold, or will hold if the block was just seeded.
   Payload Encode(const BlockMemory& memory, const Publication& publication);
 
  private:
-  // Signs of the majority (signSGD) in tensors that are voted about, otherwise the mean.
+  // Returns the signs of the majority (signSGD) for tensors with votes, otherwise the
+  // mean.
   std::span<float> Sum(const BlockSum& block, size_t first, size_t count,
                        Infinity infinity = Infinity::kVotes);
   bool Votes(const BlockSum& block) const {
     return transfers_[block.range.tensor].push.votes;
   }
-  // sum += each value's mean over those who sent it, which is the whole of the sum.
+  // Adds to `sum` each element's mean over the contributions that are not zero there.
+  // REQUIRES: `sum` is zero.
   void AddMeansOfSenders(const BlockSum& block, size_t first, std::span<float> sum);
-  // sum += contributions to elements [first, first + sum.size()).
+  // Adds the contributions to elements [first, first + sum.size()) to `sum`.
   void Add(const BlockSum& block, size_t first, std::span<float> sum, Infinity infinity);
-  // The strip as the optimizer sees it, gradient transformed. CloseStrip stores state
-  // that is not kept in FP32.
+  // OpenStrip returns the strip as the optimizer sees it, with the transformed gradient.
+  // CloseStrip stores state that is not kept in FP32.
   Strip OpenStrip(const TensorUpdate& update, const BlockSum& block, size_t first,
                   size_t count);
   void CloseStrip(const TensorUpdate& update, const BlockSum& block, const Strip& strip);
   void GatherTransforms(const TensorUpdate& update, std::span<const BlockSum> blocks);
   static StepScalars ScalarsAfter(const TensorUpdate& update);
-  // Steps one tile in strips, and shows each one's new weights while they are in the
-  // cache.
+  // Steps one tile in strips and passes each strip's new weights to `stepped` while they
+  // are in the cache.
   void StepTile(const TensorUpdate& update, const BlockSum& block, uint32_t tile,
                 absl::FunctionRef<void(size_t, std::span<const float>)> stepped);
-  // False when a difference of weights and view is not finite, or more than its codec
-  // can express.
+  // Returns false if a difference between weights and view is not finite, or is larger
+  // than its codec can express.
   bool EncodeDelta(const BlockMemory& memory, const Publication& publication,
                    uint32_t tile, BlockWriter& writer);
   const Transfer& PublishOf(const BlockLabel& label) const {
@@ -146,12 +156,12 @@ class StepPass {
   const uint64_t seed_;
   const std::function<std::shared_ptr<std::byte>(size_t)> publish_memory_;
   BufferPool& pool_;
-  Buffer sum_;                    // one tile
-  Buffer delta_;                  // one tile, once a delta was published
-  Buffer one_;                    // one tile of one contribution, of votes and senders
-  Buffer sent_;                   // one tile of weights, of senders
-  std::vector<Buffer> scratch_;   // decoded state, a tile for each slot
-  std::vector<float*> pointers_;  // of the open strip's state
+  Buffer sum_;    // one tile
+  Buffer delta_;  // one tile, once a delta was published
+  Buffer one_;    // one tile of one contribution, for votes and mean_of_senders
+  Buffer sent_;   // one tile of weights, for mean_of_senders
+  std::vector<Buffer> scratch_;   // decoded state, one tile per slot
+  std::vector<float*> pointers_;  // to the state of the open strip
 };
 
 }  // namespace syncline

@@ -1,4 +1,4 @@
-// The arithmetic: every bit against a naive single process.
+// The arithmetic of a step, compared bit for bit with a naive single process.
 #include <algorithm>
 #include <limits>
 #include <numeric>
@@ -162,7 +162,8 @@ TEST(StepVotes, CountEachWorkerOnceWhateverItsValuesAndSamples) {
   ShardRig rig(options);
   rig.Commit(1, {rig.Member(0), rig.Member(1), rig.Member(2)});
   rig.Seed(0, {10, 10, 10, 10});
-  // A tile with infinity travels as it is: its values are votes, and so is infinity.
+  // A tile with an infinity travels densely. Its values are votes, and so is the
+  // infinity.
   const float infinity = std::numeric_limits<float>::infinity();
   rig.shard().Apply(rig.PushMessage(0, 0, 0, {{-5, -infinity, infinity, 1}, 64}));
   rig.shard().Apply(rig.PushMessage(1, 0, 0, {{1, 1, -1, 0.25f}, 1}));
@@ -170,7 +171,7 @@ TEST(StepVotes, CountEachWorkerOnceWhateverItsValuesAndSamples) {
   EXPECT_THAT(rig.Weights(0), ElementsAre(9, 9, 10, 9));
 }
 
-// Whatever 1 / W is as a float.
+// Ties must change nothing, whatever the rounding of 1 / W.
 TEST(StepVotes, TiesChangeNothing) {
   for (uint32_t workers = 2; workers <= 24; workers += 2) {
     ShardRig rig(Votes(SgdOfRateOne()));
@@ -219,8 +220,8 @@ TEST(StepVotes, ThatAreNotFiniteAreSeenByTheDecision) {
   }
 }
 
-// The rate of L-BFGS scales with the samples of the update, as that of others.
-// A shard whose workers send what is not zero, and which averages over those who sent it.
+// A shard whose workers send only values that are not zero, and which averages each
+// element over the workers that sent it.
 RigOptions Senders(const TrainingSettings& training) {
   return {.codec = "fp32",
           .push = "topk:values=fp32,ratio=1,mean_of_senders=1",
@@ -243,14 +244,15 @@ TEST(StepSenders, ShareEachValueAmongThemselvesByTheirSamples) {
   ShardRig rig(options);
   rig.Commit(1, {rig.Member(0), rig.Member(1), rig.Member(2)});
   rig.Seed(0, std::vector<float>(6, 0.0f));
-  // By nobody, all, one, two of different samples, two that cancel, one with a small one.
+  // Sent by nobody; all; one; two with different samples; two that cancel; one, very
+  // small.
   rig.shard().Apply(Sends(rig, 0, {{0, 4, 0, 6, 1, 0}, 1}));
   rig.shard().Apply(Sends(rig, 1, {{0, 4, 8, 0, -1, 0}, 1}));
   rig.shard().Apply(Sends(rig, 2, {{0, 4, 0, 9, 0, 1e-30f}, 2}));
   EXPECT_THAT(rig.Weights(0), ElementsAre(0, -4, -8, -8, 0, -1e-30f));
 }
 
-// Beside a loop over contributions in rank order, whatever they arrived in.
+// The reference is a loop over contributions in rank order.
 TEST(StepSenders, GiveTheBitsOfOneProcessWhateverTheOrderOfArrival) {
   const std::vector<uint32_t> samples = {3, 1, 7};
   std::vector<std::vector<float>> gradients;
@@ -285,6 +287,8 @@ TEST(StepSenders, GiveTheBitsOfOneProcessWhateverTheOrderOfArrival) {
   } while (std::ranges::next_permutation(order).found);
 }
 
+// The rate of L-BFGS scales with the samples of the update, like that of other
+// optimizers.
 TEST(StepRates, OfJobReductionsFollowTheBatch) {
   const auto weights_with = [](const OptionValues& schedule, uint32_t samples) {
     TrainingSettings training = {.optimizer = {.name = "lbfgs"}};
@@ -305,7 +309,7 @@ TEST(StepRates, OfJobReductionsFollowTheBatch) {
   EXPECT_NE(weights_with({{"base_batch", 64}}, 32), moved);
 }
 
-// A worker lends the memory in which its contribution lies, and may break its word.
+// A worker lends the memory of its contribution, and may overwrite it against the rules.
 TEST(StepMemory, RewrittenByItsWorkerDoesNotEndTheServer) {
   ShardRig rig({.codec = "topk:ratio=0.1,min_elements=0", .tensors = {5000}});
   rig.Commit(1, {rig.Member(0), rig.Member(1)});

@@ -93,8 +93,8 @@ absl::Status Stepper::Change(const TrainingSettings& settings, uint64_t first_st
       CheckChange(revisions_.back().plan->settings(), settings, tensors_));
   SYNCLINE_ASSIGN_OR_RETURN(std::shared_ptr<const TrainingPlan> plan,
                             TrainingPlan::Create(settings, tensors_));
-  // None of what it supersedes holds for any step: anyone who hears of all changes again, and
-  // knew the last one only, is to end with the same.
+  // The new settings supersede those of all later steps. A reader that knew only the last
+  // change and hears all of them again must end with the same settings.
   std::erase_if(revisions_, [first_step](const Revision& one) {
     return one.of != Revision::Of::kJob && one.first_step >= first_step;
   });
@@ -140,7 +140,8 @@ void Stepper::Prepare(const ShardDecision& decision, const Block& block) {
   const JobReduction* reduction = plan.job_reduction();
   if (reduction == nullptr || decision.verdict == ShardDecision::Verdict::kSkip) return;
   if (decision.figures.size() != reduction->Figures()) return;
-  // Of all tensors: a job reduction has no scale of its own for each.
+  // The settings of tensor 0 serve for all: with a job reduction, tensors have no scales
+  // of their own.
   const double samples = block.samples();
   const StepScalars scalars = {
       .step = block.updates() + 1,
@@ -204,11 +205,12 @@ std::vector<Payload> Stepper::Update(std::span<Block* const> blocks,
   return views;
 }
 
-// The schedule counts the contributor's steps, as it does in other modes.
+// The schedule counts the contributor's own steps, as in other modes.
 //
-// An optimizer that remembers gradients is to remember no more of one than counts: it is
-// scaled before (CGAD, arXiv 2605.09126). To others the rate is the same thing, and
-// signs, which have no size, are weighed by it, too.
+// The weight by age scales the gradient if the optimizer remembers gradients: it must
+// remember only what counts (CGAD, arXiv 2605.09126). For other optimizers the weight
+// scales the learning rate, which has the same effect, and also works for signs, which
+// have no size.
 Payload Stepper::UpdateOnArrival(const Block& block, WorkerId from,
                                  const ShardApplied::Arrival& arrival, uint64_t epoch) {
   const uint32_t tensor = block.spec().range.tensor;
@@ -272,7 +274,7 @@ void Stepper::Load(const ShardSnapshot& snapshot) {
   loss_scale_ = next_loss_scale_ = snapshot.loss_scale;
 }
 
-// A copy: the average may change while it is being sent.
+// Copies the average, which may change while it is being sent.
 std::optional<Payload> Stepper::EncodeAverage(const Block& block, uint64_t epoch) {
   const BlockRange& range = block.spec().range;
   const auto slots = PlanAt(block.version()).optimizer(range.tensor).slots();

@@ -5,8 +5,8 @@
 namespace syncline {
 namespace {
 
-// A step is made once everybody has contributed to it. Whoever has may go on to later
-// steps, on older weights; with no step ahead that is bsp.
+// Makes a step once all members have contributed to it. A member that has may continue
+// with later steps, on older weights. With no step ahead this is bsp.
 class Lockstep : public SyncPolicy {
  public:
   Lockstep(uint64_t most_ahead, uint64_t most_taken)
@@ -33,8 +33,8 @@ class Lockstep : public SyncPolicy {
   const uint64_t most_taken_;
 };
 
-// A step is made of the contributions that it was closed with. Until then everybody's is
-// taken; one that comes later is given back.
+// Makes a step of the contributions that it was closed with. Until then every
+// contribution is taken; one that comes later is given back.
 class Quorum : public SyncPolicy {
  public:
   explicit Quorum(size_t quorum) : quorum_(quorum) {}
@@ -60,7 +60,7 @@ class Quorum : public SyncPolicy {
   const size_t quorum_;
 };
 
-// Each contribution is a step. Nobody waits for anybody.
+// Makes each contribution a step. Nobody waits for anybody.
 class OnArrival : public SyncPolicy {
  public:
   PushRuling Judge(const PushFacts& push) const override {

@@ -1,5 +1,6 @@
 // What makes an update: several pushes, sums on arrival, loss scales, kinds of
-// contributions, tensors that step whole, frozen tensors, new settings on the way.
+// contributions, tensors that step as a whole, frozen tensors, and new settings during
+// the job.
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "server/shard/shard_test_util.h"
@@ -46,7 +47,7 @@ TEST(ShardAccumulation, UpdatesOnceForSeveralPushesWithTheMeanOfAllSamples) {
   PushAll(rig, 0, 1, 3.0f, 3);
   EXPECT_THAT(Lines(PushAll(rig, 1, 1, 4.0f, 4)), Contains("publish r0 b0 v2"));
   ExpectMoved(rig, 0.5f * (1 + 4 + 9 + 16) / 10);
-  PushAll(rig, 0, 2, 1.0f, 1);  // the next update begins from nothing
+  PushAll(rig, 0, 2, 1.0f, 1);  // the next update starts at zero
   PushAll(rig, 1, 2, 1.0f, 1);
   PushAll(rig, 0, 3, 1.0f, 1);
   PushAll(rig, 1, 3, 1.0f, 1);
@@ -80,7 +81,7 @@ TEST(ShardArrival, KeepsOneSumInsteadOfAllContributions) {
   EXPECT_GT(held.shard().resident_bytes(), empty);
 }
 
-// Both were acknowledged, and neither can be taken out of the sum.
+// Both pushes were acknowledged, and neither can be taken out of the sum.
 TEST(ShardArrival, EachLifeOfARankCounts) {
   ShardRig rig(
       {.training = {.optimizer = kPlainSgd, .aggregation = Aggregation::kArrival}});
@@ -172,7 +173,7 @@ TEST(ShardSettings, OfStepsThatATensorHasNotReachedAreKept) {
   change(2, 4.0, 1);
   PushAll(rig, 0, 1, 1.0f, 1);
   change(3, 16.0, 2);
-  // The other tensor's first step is that of the first settings still.
+  // The first step of the other tensor still has the first settings.
   const std::vector<float> ones(kElements, 1.0f);
   float expected = 0;
   for (const float rate : {0.5f, 4.0f, 16.0f}) {
@@ -227,7 +228,7 @@ TEST(ShardAverages, OfAJobThatKeepsNoneAreRefused) {
 
 // ---- The optimizer's state ----
 
-constexpr uint64_t kLarge = 5000;  // large enough for state of 8 bits
+constexpr uint64_t kLarge = 5000;  // large enough for 8-bit state
 
 std::vector<float> PullState(ShardRig& rig, uint32_t array) {
   MessageHeader header = rig.Header(MessageKind::kPullState, 0, 0, 0);
@@ -295,7 +296,7 @@ TEST(ShardState, AJobThatBeginsWithItGoesOnAsTheOtherDid) {
   }
 }
 
-// The seeder dies in the middle, and the next one brings none, or another.
+// The seeder dies in the middle. The next one brings no state, or other state.
 TEST(ShardState, OfADeadSeederIsNobodys) {
   for (const char* state : {"f32", "bf16", "int8"}) {
     ShardRig rig(AdamWith(state)), fresh(AdamWith(state));

@@ -1,4 +1,4 @@
-// A StateStore that forgets everything with its process: for tests and the simulation.
+// A StateStore in memory, lost with its process; for tests and the simulation.
 #pragma once
 
 #include <map>

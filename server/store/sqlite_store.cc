@@ -22,11 +22,10 @@
 namespace syncline {
 namespace {
 
-// In the file's header: "SYNC" marks the file as ours, the number is the layout's
-// version.
+// Stored in the file's header: kApplicationId ("SYNC") marks the file as ours.
 constexpr int kApplicationId = 0x53594e43;
 constexpr int kLayoutVersion = 1;
-// Of its table: name, type, place in the primary key.
+// The table's columns: name, type, position in the primary key.
 constexpr char kColumns[] = "key TEXT 1,version INTEGER 0,value BLOB 0";
 
 absl::Status Unusable(absl::StatusCode code, const std::string& message) {
@@ -51,7 +50,7 @@ absl::Status Damaged(const std::string& path, const std::string& reason) {
                                path, "-*) away to start without the jobs it knew"));
 }
 
-// What SQLite's result code means to an operator, and what to do about it.
+// Returns an error that says what SQLite's result code means and what to do about it.
 absl::Status ToStatus(int code, sqlite3* database, const std::string& path) {
   const std::string reason =
       database != nullptr ? sqlite3_errmsg(database) : sqlite3_errstr(code);
@@ -98,8 +97,8 @@ absl::Status MakeDirectory(const std::string& directory) {
                    "; make it writable for this user, or choose another --state-dir"));
 }
 
-// SQLite takes an empty file for a new database, and counters that must only grow would
-// start again.
+// Fails if the file is empty. SQLite would take it for a new database, and counters that
+// must only grow would start again.
 absl::Status CheckNotEmptied(const std::string& path) {
   struct stat info = {};
   if (stat(path.c_str(), &info) != 0 || info.st_size > 0) return absl::OkStatus();
@@ -118,7 +117,7 @@ absl::Status CannotWrite(const std::string& path) {
                    "--state-dir"));
 }
 
-// Of an older version, or copied.
+// Makes a file private that was written by an older version, or copied.
 void MakePrivate(const std::string& directory, const std::string& path,
                  const Logger& log) {
   constexpr mode_t kOthersRead = S_IRGRP | S_IROTH;
@@ -146,7 +145,7 @@ class SqliteStore final : public StateStore {
   SqliteStore(Database database, std::string path)
       : path_(std::move(path)), database_(std::move(database)) {}
 
-  // Makes the table in a file of its own, and lets go of it.
+  // Creates the table in a new file. The caller then closes the store.
   absl::Status Make() {
     absl::MutexLock lock(&mutex_);
     SYNCLINE_RETURN_IF_ERROR(Execute("PRAGMA synchronous=FULL"));
@@ -155,7 +154,7 @@ class SqliteStore final : public StateStore {
     return Execute("COMMIT");
   }
 
-  // Locks the file, and changes nothing in it: it may be that of another program.
+  // Locks the file and changes nothing in it: it may belong to another program.
   absl::Status Check() {
     absl::MutexLock lock(&mutex_);
     sqlite3_db_config(database_.get(), SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1, nullptr);
@@ -171,7 +170,7 @@ class SqliteStore final : public StateStore {
   absl::Status Begin() {
     absl::MutexLock lock(&mutex_);
     sqlite3_db_config(database_.get(), SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 0, nullptr);
-    // A commit reaches the disk before it is answered (FULL), as one append (WAL).
+    // Each commit is on the disk before it is answered (FULL), as one append (WAL).
     SYNCLINE_RETURN_IF_ERROR(Execute("PRAGMA journal_mode=WAL"));
     SYNCLINE_RETURN_IF_ERROR(Execute("PRAGMA synchronous=FULL"));
     if (!is_unused_) return absl::OkStatus();
@@ -193,8 +192,8 @@ class SqliteStore final : public StateStore {
     const int64_t version = current.has_value() ? current->version : kAbsent;
     if (version != expected_version)
       return VersionConflict(key, expected_version, version);
-    // The lock is ours alone, so nothing changes between the two statements; a statement
-    // outside of BEGIN is its own transaction.
+    // This process alone holds the lock, so nothing changes between the two statements. A
+    // statement outside of BEGIN is its own transaction.
     SYNCLINE_ASSIGN_OR_RETURN(
         const Statement set,
         Compile(
@@ -246,7 +245,7 @@ class SqliteStore final : public StateStore {
     SYNCLINE_ASSIGN_OR_RETURN(const std::string layout, Ask("PRAGMA user_version"));
     SYNCLINE_ASSIGN_OR_RETURN(const std::string things,
                               Ask("SELECT count(*) FROM sqlite_master"));
-    // What a first start of an older version left that was cut short.
+    // An older version left such a file if its first start was cut short.
     is_unused_ = owner == "0" && layout == "0" && things == "0";
     if (is_unused_) return absl::OkStatus();
     if (owner != absl::StrCat(kApplicationId)) {
@@ -293,7 +292,7 @@ class SqliteStore final : public StateStore {
         Versioned{sqlite3_column_int64(get.get(), 0), BytesAt(get.get(), 1)});
   }
 
-  // The first column of the first row.
+  // Returns the first column of the first row.
   absl::StatusOr<std::string> Ask(const char* question)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     SYNCLINE_ASSIGN_OR_RETURN(const Statement get, Compile(question));
@@ -348,7 +347,8 @@ void RemoveUnfinished(const std::string& path) {
   for (const char* suffix : {"", "-journal", "-wal"}) unlink((path + suffix).c_str());
 }
 
-// SQLite would make it with the umask's mode, and gives its log the mode of the file.
+// Creates the file, because SQLite would use the umask's mode. Its log gets the file's
+// mode.
 absl::Status MakeUnfinished(const std::string& path) {
   RemoveUnfinished(path);
   const UniqueFd made(open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
@@ -357,7 +357,7 @@ absl::Status MakeUnfinished(const std::string& path) {
   return store->Make();
 }
 
-// SQLite would play the log of a file that is gone into the next one.
+// Fails if a log is left: SQLite would apply the log of a deleted file to the next one.
 absl::Status CheckNothingIsLeft(const std::string& path) {
   for (const char* suffix : {"-wal", "-journal"}) {
     struct stat info = {};
@@ -370,14 +370,15 @@ absl::Status CheckNothingIsLeft(const std::string& path) {
   return absl::OkStatus();
 }
 
-// Under another name until it is whole: a first start that was cut short leaves no state
-// file, and an empty one was emptied.
+// Creates the file under another name, and renames it once it is whole. A first start
+// that was cut short therefore leaves no state file, and an empty state file was emptied
+// later.
 absl::Status MakeIfMissing(const std::string& directory, const std::string& path) {
   const UniqueFd folder(open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!folder.valid()) return CannotWrite(path);
   if (flock(folder.get(), LOCK_EX | LOCK_NB) != 0) {
     if (errno != EWOULDBLOCK) return CannotWrite(path);
-    return ToStatus(SQLITE_BUSY, nullptr, path);  // which makes it just now
+    return ToStatus(SQLITE_BUSY, nullptr, path);  // another process is creating it now
   }
   struct stat info = {};
   if (lstat(path.c_str(), &info) == 0) return absl::OkStatus();

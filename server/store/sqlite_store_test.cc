@@ -113,7 +113,8 @@ mode_t ModeOf(const std::string& path) {
   return info.st_mode & 0777;
 }
 
-// It holds session keys; a directory that an operator made is often open to all.
+// The file holds session keys, and a directory that an operator made is often open to
+// all.
 TEST(SqliteStore, MakesPrivateFilesInAnOpenDirectory) {
   const TempDirectory directory;
   ASSERT_EQ(chmod(directory.path().c_str(), 0755), 0);
@@ -142,7 +143,7 @@ TEST(SqliteStore, MakesAFilePrivateThatOthersCouldRead) {
   ASSERT_EQ(chmod(path.c_str(), 0644), 0);
   EXPECT_THAT(open(), HasSubstr("chmod 700"));
   EXPECT_EQ(open(), "");
-  // Nobody came that far.
+  // The directory was private, so no other user could reach the file.
   ASSERT_EQ(chmod(path.c_str(), 0644), 0);
   ASSERT_EQ(chmod(directory.path().c_str(), 0700), 0);
   EXPECT_EQ(open(), "");
@@ -160,7 +161,7 @@ TEST(SqliteStore, KeepsASecondCoordinatorOut) {
 }
 
 TEST(SqliteStore, SaysThatTheDirectoryIsNotWritable) {
-  // Root writes everywhere, so the paths are ones where nobody can.
+  // Root can write everywhere, so these paths are ones in which no file can exist.
   ExpectUnusable(OpenSqliteStore("/dev/null/state").status(), "/dev/null/state",
                  "Not a directory");
   ExpectUnusable(OpenSqliteStore("/proc/state").status(), "/proc/state", "--state-dir");
@@ -177,8 +178,8 @@ TEST(SqliteStore, SaysThatTheFileIsDamaged) {
   ExpectUnusable(OpenSqliteStore(directory.path()).status(), path, "damaged");
 }
 
-// As a full disk or a careless redirection leaves it: its counters are lost, and with them
-// the promise that no epoch is used twice.
+// A full disk or a careless redirection leaves an empty file. Its counters are lost, and
+// with them the promise that no epoch is used twice.
 TEST(SqliteStore, RefusesAnEmptyFile) {
   const TempDirectory directory;
   const std::string path = directory.File("state.db");
@@ -186,7 +187,7 @@ TEST(SqliteStore, RefusesAnEmptyFile) {
   ExpectUnusable(OpenSqliteStore(directory.path()).status(), path, "is empty");
 }
 
-// SQLite would play it into the next file, or drop it beside an empty one.
+// SQLite would apply the log to the next file, or drop it beside an empty one.
 TEST(SqliteStore, RefusesALogWithoutItsFile) {
   const TempDirectory directory;
   const std::string path = directory.File("state.db");

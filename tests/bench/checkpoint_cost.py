@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""What a checkpoint costs: its bandwidth beside that of the disk, and steps while it is written beside steps before.
+"""Measures the cost of a checkpoint: its bandwidth and the disk's, and steps during a save and before it.
 
     python3 tests/bench/checkpoint_cost.py --build build/release --dir /var/tmp [--elements 50000000] [--checkpoints 5]
 
-One worker, one server, AdamW in FP32: 12 bytes a parameter. The disk's bandwidth is that of as many bytes, written in
-pieces of 4 MiB and synced, once before and once after.
+There is one worker and one server, with AdamW in FP32: 12 bytes per parameter. The disk's bandwidth is measured with the
+same number of bytes, written in pieces of 4 MiB and synced, once before and once after.
 """
 
 import argparse
@@ -23,7 +23,7 @@ PIECE = 4 << 20
 
 
 def probe(folder, count):
-    """Bytes a second of writing and syncing a new file."""
+    """Returns the bytes per second of writing and syncing a new file."""
     path = os.path.join(folder, "probe")
     piece = os.urandom(PIECE)
     began = time.monotonic()
@@ -36,10 +36,18 @@ def probe(folder, count):
     return count / took
 
 
-def steps_between(worker, begin, end):
-    """Seconds of each step that ended in that time."""
-    ends = [when for when, line in worker.lines if line.startswith("step ")]
+def ends_of_steps(worker):
+    return [when for when, line in worker.lines if line.startswith("step ")]
+
+
+def steps_in(ends, begin, end):
+    """Returns the seconds of each step that is completely in this time."""
     return [b - a for a, b in zip(ends, ends[1:]) if begin <= a and b <= end]
+
+
+def steps_that_touch(ends, begin, end):
+    """Returns the seconds of each step that overlaps this time, because a save may be shorter than a step."""
+    return [b - a for a, b in zip(ends, ends[1:]) if a < end and b > begin]
 
 
 def main():
@@ -74,10 +82,11 @@ def main():
                 shown = subprocess.run([f"{build}/syncline", "status", "--coordinator", address, "-o", "json"],
                                        check=True, capture_output=True, text=True)  # fmt: skip
                 saved = json.loads(shown.stdout)["jobs"][0]["checkpoint"]
-                before, during = steps_between(worker, quiet, begin), steps_between(worker, begin, end)
-                rows.append({"bytes_per_second": saved["bytes"] / saved["seconds"],
-                             "step_before": statistics.mean(before),
-                             "step_during": statistics.mean(during) if during else float("nan")})  # fmt: skip
+                worker.await_line(r"^step \d", after=end, timeout=300)
+                ends = ends_of_steps(worker)
+                rows.append({"bytes_per_second": saved["bytes"] / saved["seconds"], "save_seconds": saved["seconds"],
+                             "step_before": statistics.mean(steps_in(ends, quiet, begin)),
+                             "step_during": statistics.mean(steps_that_touch(ends, begin, end))})  # fmt: skip
                 print(json.dumps(rows[-1]), flush=True)
         finally:
             for process in (worker, serve):

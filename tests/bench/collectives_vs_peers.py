@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""One run, three contestants: Syncline's collectives, gloo's (torch) and Open MPI's, among processes of this host.
+"""Compares collectives of Syncline, gloo (torch) and Open MPI in one run, between processes of this host.
 
-Each operation runs in a loop on FP32 vectors; the median of seven rounds counts, and every contestant checks its results.
-Prints one JSON object; `ratio` says how many times faster Syncline is. What is not installed is left out.
+Each operation runs in a loop on FP32 vectors. The median of seven rounds counts, and every contestant checks its results.
+Prints one JSON object, whose `ratio` says how many times faster Syncline is. Skips contestants that are not installed.
 
     python3 tests/bench/collectives_vs_peers.py --syncline build/release/syncline --ranks 2 --bytes 8..67108864
 """
@@ -21,7 +21,7 @@ import time
 ROUNDS = 7
 OPS = ["all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all"]
 
-# One rank of Open MPI; built with its mpicc.
+# One rank of Open MPI, built with mpicc.
 MPI_SOURCE = r"""
 #include <mpi.h>
 #include <stdio.h>
@@ -115,7 +115,7 @@ def gloo_worker(rank, args, port, results):
         try:
             run()
         except RuntimeError:
-            break  # gloo lacks it in this version of torch
+            break  # gloo does not have it in this version of torch
         assert check(), (args.op, size)
         seconds = []
         for _ in range(ROUNDS):

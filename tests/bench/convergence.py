@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
 """Does the Fashion-MNIST demo learn as well with Syncline's optimizers as the same model in plain torch?
 
-For each optimizer and seed it runs `fashion_mnist` as a job of 2 workers and 2 servers, and here the same network on the
-whole batches of that job with torch's optimizer, or with the paper's formula where torch has none. Both begin with the
-same weights and see the same samples in the same order, which the losses of the first step prove before anything else is
-run. The verdict compares means over the seeds; a single run's accuracy depends on rounding by about 0.2 points.
+For each optimizer and seed it runs `fashion_mnist` as a job of 2 workers and 2 servers. In this process it trains the same
+network on the whole batches of that job, with torch's optimizer, or by the paper's formula if torch has none. Both begin
+with the same weights and see the same samples in the same order. The losses of the first step prove that before anything
+else runs. The verdict compares means over the seeds: rounding changes a single run's accuracy by about 0.2 points.
 
     python3 tests/bench/convergence.py --bin build/release --write docs/convergence.md --json build/convergence.json
 
-Needs torch. Exits with 1 where an optimizer is more than 0.3 points away.
+Needs torch. The exit code is 1 if an optimizer differs by more than 0.3 points.
 """
 
 import argparse
@@ -30,8 +30,8 @@ except ImportError:
 
 WORKERS = 2
 SERVERS = 2
-GROWTH = 4  # of the batches in the last two of five epochs (batch_plan.h)
-ALLOWED = 0.3  # points of accuracy
+GROWTH = 4  # factor of the batch size in the last two of five epochs (batch_plan.h)
+ALLOWED = 0.3  # allowed difference in points of accuracy
 SAME_LOSS = 1e-4  # relative; two builds of the same sums differ by about 1e-6
 MASK = (1 << 64) - 1
 
@@ -62,7 +62,7 @@ class Lion(torch.optim.Optimizer):
 
 
 class Lamb(torch.optim.Optimizer):
-    """You et al. 2020, arXiv 1904.00962, algorithm 2, with the identity for phi; a ratio without meaning is 1."""
+    """You et al. 2020, arXiv 1904.00962, algorithm 2, with phi as the identity; an undefined ratio is 1."""
 
     def __init__(self, parameters, lr, weight_decay, beta1=0.9, beta2=0.999):
         super().__init__(parameters, {"lr": lr, "weight_decay": weight_decay, "betas": (beta1, beta2), "eps": 1e-6})
@@ -149,7 +149,7 @@ class Network:
 
 
 def read_samples(directory, prefix):
-    """Normalised images and labels."""
+    """Returns normalised images and labels."""
 
     def content(kind, header):
         with gzip.open(directory / f"{prefix}-{kind}-ubyte.gz") as file:
@@ -160,7 +160,7 @@ def read_samples(directory, prefix):
 
 
 def mix(value):
-    """SplitMix64, as batch_plan.cc."""
+    """SplitMix64, as in batch_plan.cc."""
     value = (value + 0x9E3779B97F4A7C15) & MASK
     value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & MASK
     value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & MASK
@@ -168,7 +168,7 @@ def mix(value):
 
 
 def batches(options, samples, seed):
-    """The sample numbers of each step, of all ranks together in the order of ranks: those of batch_plan.cc."""
+    """Yields the sample numbers of each step, of all ranks in order, as batch_plan.cc computes them."""
     small_epochs = options.epochs - options.epochs * 2 // 5
     for epoch in range(options.epochs):
         growth = 1 if epoch < small_epochs else GROWTH
@@ -184,7 +184,7 @@ def batches(options, samples, seed):
 
 
 def take(steps, most):
-    """The first `most` of them, or all of them if it is 0."""
+    """Yields the first `most` steps, or all of them if it is 0."""
     for number, step in enumerate(steps, 1):
         yield step
         if number == most:
@@ -192,7 +192,7 @@ def take(steps, most):
 
 
 def train_torch(options, data, name, seed):
-    """Test accuracy in percent."""
+    """Trains with torch. Returns the test accuracy in percent."""
     (images, labels), (test_images, test_labels) = data
     network = Network(seed)
     optimizer = TORCH_OPTIMIZERS[name](network.parameters, **OPTIMIZERS[name])
@@ -217,7 +217,7 @@ def syncline_command(options, name, seed, precision):
 
 
 def run_syncline(options, name, seed, precision, steps):
-    """The report of rank 0."""
+    """Trains with Syncline. Returns the report of rank 0."""
     with tempfile.TemporaryDirectory() as folder:
         report = pathlib.Path(folder) / "report.json"
         command = syncline_command(options, name, seed, precision) + ["--report", str(report), "--steps", str(steps)]
@@ -228,7 +228,7 @@ def run_syncline(options, name, seed, precision, steps):
 
 
 def check_same_start(options, data):
-    """The same weights, samples and network on both sides, or all that follows compares something else."""
+    """Checks that both sides have the same weights, samples and network."""
     (images, labels), _ = data
     whole = next(batches(options, len(labels), 1))
     batch = whole[: len(labels) // (-(-len(labels) // (options.batch_size * WORKERS)) * WORKERS)]  # rank 0's slice
@@ -241,7 +241,7 @@ def check_same_start(options, data):
 
 
 def run_all(options, data):
-    """Accuracies by optimizer and contestant. Seed by seed, so that all see the same load of the machine."""
+    """Returns accuracies by optimizer and contestant. Runs seed by seed, so that all see the same load of the machine."""
     found = {name: {who: [] for who in ("torch", *options.precisions)} for name in options.optimizers}
     for seed in range(1, options.seeds + 1):
         for name in options.optimizers:
@@ -262,7 +262,7 @@ def spread(values):
 
 
 def compare(found):
-    """One row for each optimizer and precision."""
+    """Returns one row for each optimizer and precision."""
     rows = []
     for name, contestants in found.items():
         for precision, values in contestants.items():
@@ -316,18 +316,18 @@ def page(options, rows, minutes):
     command = f"python3 tests/bench/convergence.py --seeds {options.seeds} --epochs {options.epochs}"
     return f"""# Convergence beside plain torch
 
-The [Fashion-MNIST demo](../worker/examples/fashion_mnist/README.md) as a job of {WORKERS} workers and {SERVERS} servers, and
-the same network in one process of plain torch: the same first weights, the same samples in the same order (the script
-proves it by the loss of the first step), batches of {options.batch_size * WORKERS} samples, {GROWTH} times as large in the
-last epochs, {options.epochs} epochs, a constant learning rate. torch computes in FP32. With `bf16` Syncline's workers compute under autocast
+This page compares the [Fashion-MNIST demo](../worker/examples/fashion_mnist/README.md), as a job of {WORKERS} workers and {SERVERS} servers, with
+the same network in one process of plain torch. Both have the same first weights and the same samples in the same order (the
+script checks this by the loss of the first step). Batches have {options.batch_size * WORKERS} samples, {GROWTH} times as many in the
+last epochs; there are {options.epochs} epochs with a constant learning rate. torch computes in FP32. With `bf16` Syncline's workers compute under autocast
 and both directions of the wire carry BF16; weights and optimizer state on the servers are FP32.
 
 {table(rows)}
 
-Test accuracy after the last step, mean ± standard deviation of {options.seeds} seeds; behind the difference its standard error.
+Test accuracy after the last step, mean ± standard deviation of {options.seeds} seeds; the difference has its standard error.
 AdamW and SGD are torch's own; LAMB, Lion and Adafactor (relative steps, as in the paper; torch's is another variant) are
 written from their papers in the script. All options that are not named have the same defaults on both sides. The options
-are usual ones, not tuned ones: the table compares implementations, not optimizers.
+are usual values and were not tuned: the table compares implementations, not optimizers.
 
 Made in {minutes:.0f} minutes by
 

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Seconds of a training step: torch DDP over gloo with AdamW in each worker, and syncline.torch.Optimizer, on this host.
+"""Measures a training step on this host: torch DDP over gloo with AdamW in each worker, and syncline.torch.Optimizer.
 
     python3 tests/bench/ddp.py --build build/release --workers 2 --rounds 3
 
-Both train the same models from the same batches; turns alternate. "overhead" is what a step takes beyond the forward and backward without
-exchange that came before it, the median of the differences. Prints a table in Markdown. Needs torch.
+Both train the same models on the same batches, in turns. "overhead" is the time of a step minus that of the forward and
+backward without exchange before it (median of the differences). Prints a table in Markdown. Needs torch.
 """
 import argparse
 import json
@@ -21,25 +21,27 @@ WARM_UP = 5
 
 
 def make_model(name):
-    """The model and its loss on a batch."""
+    """Returns the model, and a function for its loss on a batch."""
     import torch
     from torch import nn
 
     torch.manual_seed(0)
-    if name == "small":  # 40 tensors of at most 4096 elements: what counts is the overhead of each
+    if name == "small":  # 40 tensors of at most 4096 elements, which show the overhead per tensor
         model = nn.Sequential(*(nn.Linear(64, 64) for _ in range(20)))
         inputs = torch.randn(8, 64)
         return model, lambda net: net(inputs).square().mean()
     sys.path.insert(0, str(ROOT / "worker/examples/torch"))
     import characters
 
+    if name == "10m":
+        characters.WIDTH, characters.LAYERS, characters.HEADS = 320, 8, 8
     model = characters.Transformer(100)
-    windows = torch.randint(100, (4, characters.CONTEXT + 1))
+    windows = torch.randint(100, (1 if name == "10m" else 4, characters.CONTEXT + 1))
     return model, lambda net: nn.functional.cross_entropy(net(windows[:, :-1]).flatten(0, 1), windows[:, 1:].flatten())
 
 
 def train(flags):
-    """One worker, of either kind; rank 0 prints its times."""
+    """Runs one worker of either kind. Rank 0 prints its times."""
     import torch
 
     torch.set_num_threads(1)
@@ -54,7 +56,7 @@ def train(flags):
         net, optimizer = model, syncline.torch.Optimizer(model, "adamw", 1e-3, push=flags.codec, publish=flags.codec)
     alone, times = [], []
     for _ in range(WARM_UP + flags.steps):
-        # In turns: what else runs on the machine comes and goes.
+        # Both are measured in turns, because the load of the machine varies.
         begin = time.perf_counter()
         with (net if flags.worker == "ddp" else optimizer).no_sync():
             loss_of(net).backward()
@@ -100,7 +102,7 @@ def main():
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=60)
-    parser.add_argument("--models", nargs="+", choices=["small", "transformer"], default=["small", "transformer"])
+    parser.add_argument("--models", nargs="+", choices=["small", "transformer", "10m"], default=["small", "transformer"])
     parser.add_argument("--worker", choices=["ddp", "syncline"], help=argparse.SUPPRESS)
     parser.add_argument("--codec", help=argparse.SUPPRESS)
     parser.add_argument("--model", help=argparse.SUPPRESS)

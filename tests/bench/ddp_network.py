@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""Seconds of a training step where the network is the bottleneck: torch DDP over gloo, its hooks, and Syncline's ways beside them.
+"""Measures a training step on slow networks: torch DDP over gloo with its hooks, and several settings of Syncline.
 
     sudo build/venv/bin/python tests/bench/ddp_network.py --build build/release --workers 4 --rates none 1gbit 100mbit
 
-A transformer of 10 million parameters (worker/examples/torch/characters.py, wider) and AdamW; all train on the same batches. Every process is a
-host of its own, a network namespace with one cable of the given rate, both ways (tests/network). A step is forward, backward, exchange
-and update, and ends when the next forward could begin. Bytes are what a worker's cable carried in a step, both ways; memory is a worker's
-peak beyond what torch and the model take. Prints tables in Markdown. Needs root, iproute2 and torch.
+All train a transformer of 10 million parameters (worker/examples/torch/characters.py, wider) with AdamW on the same
+batches. Every process is a host of its own: a network namespace with one cable of the given rate, both ways
+(tests/network). A step is forward, backward, exchange and update, and ends when the next forward could begin. "Bytes" is
+the traffic of a worker's cable per step, both ways. "Memory" is a worker's peak beyond that of torch and the model. Prints
+tables in Markdown. Needs root, iproute2 and torch.
 """
 import argparse
 import json
@@ -24,8 +25,8 @@ from network import hosts  # noqa: E402
 
 PREFIX = "ddpnet"
 CONTROL_PORT = 7070
-WARM_UP = 4  # DDP cuts its buckets anew after the first step; PowerSGD begins after the second
-# What each is called, and how a worker trains: (process group, communication hook) or (None, codec both ways).
+WARM_UP = 4  # DDP forms new buckets after the first step, and PowerSGD begins after the second
+# The title of each contender, and how it trains: (process group, communication hook) or (None, codec both ways).
 CONTENDERS = {
     "ddp": ("DDP over gloo, FP32", "gloo", None),
     "ddp-fp16": ("DDP over gloo, torch's fp16 hook", "gloo", "fp16"),
@@ -41,7 +42,7 @@ CONTENDERS = {
 
 
 def register(net, hook):
-    if hook == "fp16":  # the one of bf16 is for NCCL only
+    if hook == "fp16":  # torch's hook for BF16 needs NCCL
         from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 
         net.register_comm_hook(None, default_hooks.fp16_compress_hook)
@@ -68,7 +69,7 @@ def make_model():
 
 
 def train(flags):
-    """One worker; the first writes its figures."""
+    """Runs one worker. The first one writes its results."""
     import torch
     from torch import nn
 
@@ -80,7 +81,7 @@ def train(flags):
         if group == "syncline":
             from syncline.torch import distributed  # noqa: F401  registers it
         torch.distributed.init_process_group(group)
-        # Over gloo, torch's PowerSGD mixes up the all-reduces of several buckets.
+        # Over gloo, torch's PowerSGD confuses the all-reduces of several buckets, so there is only one.
         net = nn.parallel.DistributedDataParallel(model, bucket_cap_mb=1000 if way == "powersgd" else 25)
         register(net, way)
         optimizer = torch.optim.AdamW(model.parameters(), 1e-3)
@@ -100,7 +101,7 @@ def train(flags):
         times.append(time.perf_counter() - begin)
         if step + 1 == WARM_UP:
             pathlib.Path(flags.folder, f"warm{os.environ['RANK']}").touch()
-            while not pathlib.Path(flags.folder, "go").exists():  # bytes so far are being read
+            while not pathlib.Path(flags.folder, "go").exists():  # the bytes so far are read now
                 time.sleep(0.01)
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - taken
     pathlib.Path(flags.folder, f"done{os.environ['RANK']}").write_text(
@@ -115,7 +116,7 @@ def await_files(folder, name, workers, processes, deadline):
 
 
 def start_servers(flags, network, folder, log):
-    """Environment of their workers."""
+    """Starts servers. Returns the environment of their workers."""
     control = f"{network.address('server0')}:{CONTROL_PORT}"
     program = [pathlib.Path(flags.build) / "syncline", "serve", "--insecure", "--role"]
     network.start("server0", [*program, "coordinator", "--listen", control, "--admin-listen", "127.0.0.1:0", "--state-dir",
@@ -128,7 +129,7 @@ def start_servers(flags, network, folder, log):
 
 
 def measure(flags, rate, contender):
-    """What one of them takes."""
+    """Measures one contender."""
     workers = [f"worker{rank}" for rank in range(flags.workers)]
     with_servers = CONTENDERS[contender][1] is None
     names = workers + ([f"server{server}" for server in range(flags.servers)] if with_servers else [])
@@ -158,7 +159,7 @@ def measure(flags, rate, contender):
                 raise SystemExit(f"{contender} at {rate}: {error}\n{log.read()[-3000:]}") from error
         figures = [json.loads((folder / f"done{rank}").read_text(encoding="utf-8")) for rank in range(flags.workers)]
     sent = sum(after.values()) - sum(before.values())
-    # Whatever is sent is received: with servers half of it by workers.
+    # All sent bytes are received. With servers, workers receive half of them.
     return {"step_s": max(one["step_s"] for one in figures), "memory": max(one["memory"] for one in figures),
             "bytes": sent * (1 if with_servers else 2) / flags.workers / flags.steps}
 

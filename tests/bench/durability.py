@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""What durability=disk and durability=peer cost, beside none in the same run: bare push-pull, and the Fashion-MNIST demo at
-its normal speed, on two servers.
+"""Measures the cost of durability=disk and durability=peer, relative to none in the same run: bare push-pull, and the
+Fashion-MNIST demo at its normal speed, on two servers.
 
     python3 tests/bench/durability.py --build build/release --dir /var/tmp [--rounds 3] [--steps 400] [--bytes 67108864]
 
-All take turns, `--rounds` times; of the ratios of each round the median counts. Journals go below `--dir`: name a folder of
-the disk that servers would have, or /dev/shm for what a journal costs where the disk costs nothing.
+All take turns, `--rounds` times, and the median of the ratios of each round counts. Journals are below `--dir`: name a
+folder on the disk that servers would have, or /dev/shm for the cost of a journal without a disk.
 """
 
 import argparse
@@ -18,7 +18,7 @@ import time
 
 
 def probe(folder):
-    """Milliseconds of writing 1 MiB and syncing it, and bytes a second of 256 MiB in pieces of 16."""
+    """Returns the milliseconds of writing and syncing 1 MiB, and the bytes per second of 256 MiB in pieces of 16 MiB."""
     path = os.path.join(folder, "probe")
     piece = os.urandom(16 << 20)
     with open(path, "wb", buffering=0) as file:
@@ -52,7 +52,7 @@ def flags(durability, journal):
 
 
 def push_pull(options, codec, durable):
-    """Seconds of a step, from the workers of `syncline bench pushpull`."""
+    """Returns the seconds of a step, from the workers of `syncline bench pushpull`."""
     with tempfile.TemporaryDirectory() as folder:
         report = os.path.join(folder, "report.json")
         run([f"{options.build}/syncline", "run", "--standalone", "--servers", "2", "--nproc-per-node", "2",
@@ -64,7 +64,7 @@ def push_pull(options, codec, durable):
 
 
 def demo(options, precision, durable):
-    """Seconds of a step."""
+    """Runs the demo. Returns the seconds of a step."""
     with tempfile.TemporaryDirectory() as folder:
         report = os.path.join(folder, "report.json")
         run([f"{options.build}/syncline", "run", "--standalone", "--servers", "2", "--nproc-per-node",

@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""Seconds of a training step of a model on one GPU: torch's fused AdamW, and syncline.torch.Optimizer with servers on this host.
+"""Measures a training step on one GPU: torch's fused AdamW, and syncline.torch.Optimizer with servers on this host.
 
     python3 tests/bench/gpu_step.py --build build/release
 
-Each pair of codecs runs twice, each time in a process of its own: with SYNCLINE_GPU_CODECS=0 (gradients are copied to host memory and
-encoded there) and with 1 (the GPU encodes and decodes). A step is forward, backward, optimizer and all new weights on the GPU. Prints a
-line of JSON for each, the median of the steps, and then a table in Markdown. Needs torch and a GPU; 77: there is none.
+Each pair of codecs runs twice, in processes of their own: with SYNCLINE_GPU_CODECS=0 (gradients are copied to host memory
+and encoded there) and with 1 (the GPU encodes and decodes). A step is forward, backward, optimizer and all new weights on
+the GPU. Prints a line of JSON for each, with the median of the steps, and then a table in Markdown. Needs torch and a GPU;
+without a GPU the exit code is 77.
 """
 import argparse
 import json
@@ -32,7 +33,7 @@ def make_model(flags):
 
 
 def train(flags):
-    """One process; prints its result."""
+    """Runs one process, and prints its result."""
     import torch
 
     model = make_model(flags)
@@ -71,7 +72,7 @@ def train(flags):
 
 
 def run(flags, worker, push="", publish="", codecs=""):
-    """The result of a process, or what it failed with."""
+    """Runs a process. Returns its result or its error."""
     command = [sys.executable, __file__, "--worker", worker, "--push", push, "--publish", publish]
     for name in ("layers", "width", "batch", "steps"):
         command += [f"--{name}", str(getattr(flags, name))]

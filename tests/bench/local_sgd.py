@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""A character transformer by synchronous steps, 1-bit steps, DiLoCo and SparseLoCo: loss after equal tokens, and bytes on the wire.
+"""Compares synchronous steps, 1-bit steps, DiLoCo and SparseLoCo on a character transformer: loss after equal tokens, and
+bytes on the wire.
 
     python3 tests/bench/local_sgd.py --build build/release --seeds 0 1 2
 
 Trains worker/examples/torch/characters.py in each mode with servers of its own, and prints a table in Markdown. Each line
-of --log keeps one run: a second call goes on where the first was interrupted. Needs torch.
+of the --log file is one run, so that a second call continues an interrupted one. Needs torch.
 """
 import argparse
 import json
@@ -38,7 +39,7 @@ def train(mode, seed, flags):
 
 
 def table(runs):
-    """The weights that a job begins with travel in FP32, by the first worker, and are left out."""
+    """Makes the table. It excludes the bytes of the initial weights, which the first worker sends in FP32."""
     def mean_of(mode, key):
         values = [run[key] - 4 * run["parameters"] * (key != "loss") for run in runs if run["mode"] == mode]
         return statistics.mean(values) if values else None

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Time to a test accuracy with one slow worker, by mode of the job.
+"""Measures the time to a test accuracy with one slow worker, by the mode of the job.
 
     python3 tests/bench/modes.py --build build/release --seeds 0 1 2
 
-Four workers train a small network on Fashion-MNIST in plain NumPy. Computing is a pause of --pause-ms, so that the figures
-say who waits for whom, whatever else the machine does; gradients are real. Slowness is `lasting`, the last worker takes
-four times as long at every step, or `passing`, each worker does at one step of eight, drawn. Rank 0 looks at its weights
-after each of its steps and writes when they were first good enough. Prints a table in Markdown. Needs numpy and the data set
-of the demo.
+Four workers train a small network on Fashion-MNIST in plain NumPy, with real gradients. Computing is a pause of
+--pause-ms, so that the results show which worker waits for which, under any load of the machine. Slowness is `lasting`
+(the last worker takes four times as long at every step) or `passing` (each worker does so at a random one of eight
+steps). Rank 0 tests its weights after each of its steps, and reports when they were first good enough. Prints a table in
+Markdown. Needs numpy and the data set of the demo.
 """
 import argparse
 import gzip
@@ -83,7 +83,7 @@ def work(flags):
                 Path(flags.stop).touch()
         if Path(flags.stop).exists():
             break
-    os._exit(0)  # the others need not be waited for
+    os._exit(0)  # does not wait for the others
 
 
 def run(mode, slowness, seed, flags):

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""The longest step gap of a small job while a large one joins the same servers, trains and leaves.
+"""Measures the longest gap between steps of a small job while a large one joins the same servers, trains and leaves.
 
     python3 tests/bench/neighbour.py --build build/release --elements 268435456
 
-A pulse, a process that sleeps for 5 ms over and over, runs beside both: its longest gap is what the machine itself does
-to anybody who wants to run, so it bounds what the small job could reach. Prints one JSON object.
+A pulse, a process that sleeps for 5 ms again and again, runs beside both. Its longest gap is caused by the machine itself,
+so the small job cannot be better. Prints one JSON object.
 """
 
 import argparse
@@ -27,7 +27,7 @@ while True:
 
 
 class Child:
-    """A process whose lines are kept with the time at which they came."""
+    """A process whose lines are kept with their times."""
 
     def __init__(self, command, **environment):
         self.lines = []
@@ -42,7 +42,7 @@ class Child:
             self.lines.append((time.monotonic(), line.rstrip("\n")))
 
     def when(self, pattern, seconds):
-        """Time and match of the first line that matches; an error when it does not come."""
+        """Waits for the first matching line. Returns its time and match, or raises an error."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             alive = self.process.poll() is None
@@ -55,7 +55,7 @@ class Child:
         sys.exit("nothing matched /%s/ in:\n%s" % (pattern, "\n".join(line for _, line in self.lines[-20:])))
 
     def gaps(self, begin, end):
-        """Seconds between the steps that came from `begin` to `end`."""
+        """Returns the seconds between steps from `begin` to `end`."""
         times = [at for at, line in list(self.lines) if line.startswith("step") and begin <= at <= end]
         return [later - earlier for earlier, later in zip(times, times[1:])]
 
@@ -100,7 +100,7 @@ def measure(args, children):
     children.append(large := worker(args, coordinator, "large", args.elements, args.steps))
     joined = large.when(r"^joined", 300)[0]
     done = large.when(r"^done", 600)[0]
-    time.sleep(1)  # while the servers let its memory go
+    time.sleep(1)  # the servers free its memory
     end = time.monotonic()
     phases = {"alone": (alone, begin), "joins": (begin, joined), "trains": (joined, done), "leaves": (done, end)}
     return {

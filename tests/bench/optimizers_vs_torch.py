@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""One run, several contestants: a step of Syncline's AdamW, and of torch's on the same number of parameters.
+"""Compares a step of Syncline's AdamW with torch's in one run, on the same number of parameters.
 
-torch takes part with its single-tensor, foreach and fused AdamW, DeepSpeed with CPUAdam where it can be imported. All update
-one FP32 tensor with as many threads; rounds alternate, so that all see the same load of the machine. Prints a table, or with
---json one object, whose `ratio` says how many times faster Syncline's median step is than torch's fastest.
+The contestants of torch are its single-tensor, foreach and fused AdamW; DeepSpeed's is CPUAdam, if it can be imported.
+All update one FP32 tensor with the same number of threads. Rounds alternate, so that all see the same load of the
+machine. Prints a table, or with --json one object, whose `ratio` says how many times faster Syncline's median step is than
+torch's fastest.
 
     python3 tests/bench/optimizers_vs_torch.py --syncline build/release/syncline --params 64000000 --threads 2
 """
@@ -19,7 +20,7 @@ OPTIONS = {"lr": 1e-3, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.01}
 
 
 def torch_contestants(params):
-    """By name, a function that makes one step; each has weights and state of its own."""
+    """Returns functions that make one step, by name. Each has its own weights and state."""
     import torch
 
     def contestant(make):
@@ -36,13 +37,13 @@ def torch_contestants(params):
         from deepspeed.ops.adam import DeepSpeedCPUAdam
 
         made["deepspeed cpu_adam"] = contestant(lambda p: DeepSpeedCPUAdam(p, adamw_mode=True, **OPTIONS))
-    except Exception as error:  # its import builds C++ and fails in many ways
+    except Exception as error:  # the import builds C++, and may fail in many ways
         print(f"without DeepSpeed: {type(error).__name__}: {error}".split("\n")[0], file=sys.stderr)
     return made
 
 
 def expected_weight(steps):
-    """With the same gradient at each step AdamW moves by lr, after its decay."""
+    """Returns the weight after these steps: with equal gradients, AdamW moves by lr after its decay."""
     weight = 1.0
     for _ in range(steps):
         weight -= OPTIONS["lr"] * (OPTIONS["weight_decay"] * weight + 0.25 / (0.25 + OPTIONS["eps"]))
@@ -68,7 +69,7 @@ def measure(args):
         seconds["syncline"].append(report["seconds"]["median"])
         of_copy.append(report["of_copy"])
         for name, (_, optimizer) in contestants.items():
-            optimizer.step()  # as the other side's round that is not timed
+            optimizer.step()  # the other side also has a round that is not timed
             steps = []
             for _ in range(args.steps):
                 begin = time.perf_counter()
@@ -113,7 +114,7 @@ def main():
     parser.add_argument("--steps", type=int, default=5, help="timed steps of each in a round")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
-    args.params -= args.params % (1024 * args.threads)  # whole rows, as syncline wants them
+    args.params -= args.params % (1024 * args.threads)  # syncline needs whole rows
     report = summary(args, measure(args))
     if args.json:
         print(json.dumps(report, indent=2))

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""One run, two contestants: Syncline push-pull, and gloo all-reduce followed by torch's AdamW.
+"""Compares Syncline push-pull with gloo all-reduce followed by torch's AdamW, in one run.
 
-Both move the same FP32 gradients of the same number of parameters with the same number of workers on
-this host and end with updated weights in every worker. Prints one JSON object; `ratio` says how many
-times faster Syncline's median step is. Needs torch; without it only Syncline is measured.
+Both exchange FP32 gradients of the same number of parameters between the same number of workers on this host, and end
+with updated weights in every worker. Prints one JSON object, whose `ratio` says how many times faster Syncline's median
+step is. Without torch only Syncline is measured.
 
     python3 tests/bench/pushpull_vs_gloo.py --syncline build/release/syncline --bytes 268435456
 """

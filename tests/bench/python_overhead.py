@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
-"""What a tensor costs the program's thread in each step: CPU time of the main thread with syncline.torch.Optimizer, against forward and backward alone.
+"""Measures the cost of a tensor for the program's thread in each step: CPU time of the main thread with
+syncline.torch.Optimizer, minus that of forward and backward alone.
 
     build/venv/bin/python tests/bench/python_overhead.py --build build/release
 
-One worker with servers of its own, many small layers without bias, turns that alternate. CPU time, not wall time: what servers and the session's
-threads do beside it on other cores is left out, and so is waiting. Prints a line for each way that weights and gradients travel. Needs torch.
+One worker with servers of its own trains many small layers without bias, with and without the exchange in turns. CPU time
+excludes waiting, and the work of servers and session threads on other cores. Prints a line for each way in which weights
+and gradients are sent. Needs torch.
 """
 import argparse
 import cProfile
@@ -27,14 +29,14 @@ def make_model(tensors, width):
 
 
 def seconds_of(work):
-    """CPU time of this thread."""
+    """Returns the CPU time of this thread for `work`."""
     begin = time.thread_time()
     work()
     return time.thread_time() - begin
 
 
 class Turns:
-    """A step alone, and one with the exchange, of models that are alike."""
+    """Two equal models: one steps alone, the other with the exchange."""
 
     def __init__(self, flags, codec):
         import syncline.torch
@@ -49,7 +51,7 @@ class Turns:
             parameter.grad = None
 
     def step(self):
-        """As in a training loop: the wait for new weights is in the forward that follows."""
+        """Makes a step as in a training loop: the next forward waits for the new weights."""
         self.optimizer.zero_grad()
         self.model(self.inputs).square().mean().backward()
         self.optimizer.step()

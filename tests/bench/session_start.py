@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""How long a session takes to start: a model of 10 M parameters in 200 tensors, servers and workers on one host.
+"""Measures how long a session takes to start: a model of 10 M parameters in 200 tensors, all processes on one host.
 
     python3 tests/bench/session_start.py --build build/release --workers 2 --servers 1 --runs 3
 
-Of each run, on the rank that took longest: `declare` all tensors, `start` until the worker is in, `wait` until it has all weights
-of the servers. Who comes first also waits for the last one, so that all workers begin together: when each of them has made its
-tensors. Prints the load average beside, as times of a busy machine mean little. Needs numpy.
+Prints for each run the times of the slowest rank: `declare` of all tensors, `start` until the worker has joined, and
+`wait` until it has all weights of the servers. Workers begin together, once each has made its tensors, because the first
+one also waits for the last. Prints the load average, too, because times on a busy machine mean little. Needs numpy.
 """
 import argparse
 import json
@@ -22,7 +22,7 @@ PARTS = ("declare", "start", "wait")
 
 
 def meet(folder):
-    """Once all workers are here."""
+    """Waits until all workers are here."""
     (Path(folder) / os.environ["RANK"]).touch()
     while len(os.listdir(folder)) < int(os.environ["WORLD_SIZE"]):
         time.sleep(0.001)
@@ -35,7 +35,7 @@ def work(flags):
     size = flags.parameters // flags.tensors
     tensors = [drawn.standard_normal(size, numpy.float32) for _ in range(flags.tensors)]
     expected = [float(tensor[-1]) for tensor in tensors]
-    if int(os.environ["RANK"]) > 0:  # it has to get the weights
+    if int(os.environ["RANK"]) > 0:  # this rank must receive the weights
         tensors = [numpy.zeros(size, numpy.float32) for _ in tensors]
     meet(flags.meet)
     times = [time.monotonic()]

@@ -1,16 +1,16 @@
 #!/usr/bin/env python3
-"""What Syncline sends on slow links, beside what it must, and how long a step takes, beside what the slowest cable needs.
+"""Measures on slow links the bytes that Syncline sends and the time of a step, relative to the necessary ones.
 
     sudo python3 tests/bench/slow_links.py --bin build/release
 
-2 workers, and 1 or 2 servers, each a network namespace with one cable; `tc tbf` limits both ends of each cable. The model is
-one tensor, BF16 both ways, and all workers begin with the same values. Necessary are, for each worker, its contribution and a
-view for each step, and once, in FP32, the first values. Each byte is counted once, where it is sent, with the headers of Ethernet,
-IP, TCP and TLS. The coordinator is asked all the time how old the last heartbeat of everybody is.
+There are 2 workers and 1 or 2 servers, each a network namespace with one cable; `tc tbf` limits both ends of each cable.
+The model is one tensor, BF16 both ways, and all workers begin with the same values. The necessary bytes of each worker are
+its contribution and a view for each step, and the first values once, in FP32. Each byte is counted once, at the sender,
+with the headers of Ethernet, IP, TCP and TLS. The ages of all heartbeats are read from the coordinator all the time.
 
-Two more sets are asked for by name. In both a third worker joins, which is sent the weights of then, and when it has made a step
-another one is killed. What a step needs is then more than bytes (`needed_seconds`). `--only restless`: the cases above. `--only large`, of an hour at most for each number of servers: 50 million
-parameters, 1 bit both ways, 10 Mbit/s.
+Two more sets run only by name. In both a third worker joins and gets the current weights, and after its first step another
+worker is killed. The necessary time of a step then depends on more than bytes (`needed_seconds`). `--only restless`: the
+cases above. `--only large` (at most an hour for each number of servers): 50 million parameters, 1 bit both ways, 10 Mbit/s.
 """
 
 import argparse
@@ -31,16 +31,18 @@ WORKERS = 2
 CONTROL_PORT = 7070
 LOOK_EVERY_SECONDS = 0.02
 
-# Goals: bytes, seconds of a step, and heartbeats, beside a quarter of the failure timeout.
+# Goals for bytes and for the time of a step. Heartbeats must not be older than a quarter of the failure timeout.
 MOST_BYTES = 1.1
 MOST_TIME = 1.15
 FAILURE_TIMEOUT_SECONDS = 10
 LATEST_HEARTBEAT = FAILURE_TIMEOUT_SECONDS / 4
 
+# A full Ethernet frame has 1,514 bytes and carries 1,448 of TCP's data: IP and TCP with time stamps take 52, Ethernet 14.
+FRAME_BYTES_PER_BYTE = 1514 / 1448
 MBITS = {"10mbit": 10, "100mbit": 100, "1gbit": 1000}
-# Bytes of a value, with the headers of its frames (docs/compression.md).
+# Bytes per value, with the headers of its frames (docs/compression.md).
 VALUE_BYTES = {"bf16": 2.0, "onebit:vectors=1": 4 / 31.3}
-# Of a value of the weights that a worker is sent when it joins: as views are, unless these are deltas.
+# Bytes per value of the weights that a joining worker gets: the same as in views, unless these are deltas.
 FIRST_VALUE_BYTES = {"bf16": 2.0, "onebit:vectors=1": 4.0}
 
 
@@ -49,7 +51,7 @@ class Case:
     rate: str
     servers: int
     steps: int
-    name: str = ""  # those without one are run unless others are asked for
+    name: str = ""  # empty: the case runs by default
     elements: int = 4_000_000
     codec: str = "bf16"
     is_restless: bool = False  # a third worker joins, and one is killed
@@ -92,12 +94,12 @@ def start_services(options, net, folder, servers, log):
 
 
 class Workers:
-    """Of one case, by rank."""
+    """The workers of one case, by rank."""
 
     def __init__(self, options, net, folder, control):
         self.options, self.net, self.folder, self.control = options, net, folder, control
         self.processes, self.logs = [], []
-        self.killed = None  # its rank
+        self.killed = None  # rank of the killed worker
 
     def start(self, case):
         rank = len(self.processes)
@@ -117,7 +119,7 @@ class Workers:
         return any(process.poll() is None for process in self.processes)
 
     def steps_of(self, rank):
-        """How many it has made; -1 before it has joined."""
+        """Returns the number of steps of this rank; -1 before it has joined."""
         return len(re.findall(r"^(?:joined|step) ", self.logs[rank].read_text(), re.MULTILINE)) - 1
 
     def kill(self, rank):
@@ -129,7 +131,7 @@ class Workers:
 
 
 def disturb(workers, case):
-    """Once the job steps a third worker comes; once that steps the second one dies."""
+    """Adds a third worker once the job steps, and kills the second one once the third steps."""
     if len(workers.processes) == WORKERS and workers.steps_of(0) >= 1:
         workers.start(case)
     elif workers.killed is None and len(workers.processes) > WORKERS and workers.steps_of(WORKERS) >= 1:
@@ -137,7 +139,7 @@ def disturb(workers, case):
 
 
 def watch(workers, case):
-    """When rank 0 had joined, when it had made each step; the seconds since the beginning."""
+    """Returns the seconds after which rank 0 had joined, and had made each step."""
     began = time.monotonic()
     seen = []
     while workers.are_running():
@@ -147,7 +149,7 @@ def watch(workers, case):
         if case.is_restless:
             disturb(workers, case)
         time.sleep(LOOK_EVERY_SECONDS)
-    seen += [time.monotonic() - began] * (workers.steps_of(0) + 1 - len(seen))  # the last, if it ended with it
+    seen += [time.monotonic() - began] * (workers.steps_of(0) + 1 - len(seen))  # steps that were made meanwhile
     if workers.failed():
         raise Failed("\n".join(log.read_text()[-1500:] for log in workers.logs))
     if case.is_restless and workers.killed is None:
@@ -157,29 +159,32 @@ def watch(workers, case):
 
 @dataclass(frozen=True)
 class Work:
-    steps: int  # after the first
-    made: int  # the same by all workers together
-    value_bytes: float  # of a contribution, and of a view
-    joining: float  # bytes that the newcomer is sent first
+    steps: int  # number of steps after the first
+    made: int  # the same, summed over all workers
+    value_bytes: float  # bytes per value of a contribution or view
+    joining: float  # bytes of the weights for the worker that joins
 
 
 def needed_seconds(case, work):
-    """What a step needs, on average of those after the first, if cables are all there is.
+    """Returns the necessary seconds of a step, on average over those after the first, if only cables take time.
 
-    A cable carries both directions at once: up and down overlap but for a block, as a block's view comes when all have pushed it.
-    A server's carries all workers' blocks of its share, a worker's its own. Two dependencies leave cables idle, whatever is done:
+    Payloads travel in full Ethernet frames; all other traffic counts as unnecessary.
 
-    - A step of mode bsp is of everybody's contributions, the newcomer's from its first step on, for which it must have all
-      weights (docs/modes.md, "a late join"). So while its own cable carries them the others end the step that is under way,
-      and no other. With one server that server's cable is busy meanwhile; with two each is half idle.
-    - Nobody but the failure timeout tells that a worker is dead (docs/modes.md, "a worker dies"): the views of the step in which
-      it dies all come after a quarter of it.
+    A cable carries both directions at once. They overlap except for one block, because a block's view is sent once all
+    workers have pushed it. A server's cable carries all workers' blocks of its share, a worker's cable its own blocks. Two
+    dependencies leave cables idle in any case:
+
+    - A step of mode bsp needs the contributions of all members. A new member contributes from its first step on, for which
+      it needs all weights (docs/modes.md, "a late join"). So while its cable carries the weights, the others can only end
+      the step under way. With one server, that server's cable is busy meanwhile; with two, each is half idle.
+    - Only the failure timeout shows that a worker is dead (docs/modes.md, "a worker dies"). All views of the step in which
+      it dies are sent a quarter of that timeout later.
     """
     shared = work.made * work.value_bytes
     busiest = max(work.steps * work.value_bytes, (shared + work.joining) / case.servers)
     joins = work.joining + (shared / case.servers - work.value_bytes) if case.is_restless else 0
     dies = FAILURE_TIMEOUT_SECONDS / 4 if case.is_restless else 0
-    return (max(busiest, joins) * 8 / (MBITS[case.rate] * 1e6) + dies) / work.steps
+    return (max(busiest, joins) * FRAME_BYTES_PER_BYTE * 8 / (MBITS[case.rate] * 1e6) + dies) / work.steps
 
 
 def measure(options, case):
@@ -209,17 +214,17 @@ def measure(options, case):
         told = "".join(log.read_text() for log in logs)
         made = sum(workers.steps_of(rank) for rank in range(count))
     value_bytes = VALUE_BYTES[case.codec] * case.elements
-    # What a worker that joins later is sent first is all weights, as the others have them.
+    # A worker that joins later first gets all weights, as the others have them.
     joining = FIRST_VALUE_BYTES[case.codec] * case.elements * case.is_restless
     necessary = made * value_bytes * 2 + 4 * case.elements + joining
-    steps = len(seen) - 2  # after the first
+    steps = len(seen) - 2  # number of steps after the first
     needed = needed_seconds(case, Work(steps, made - WORKERS, value_bytes, joining)) if steps > 0 else float("nan")
     in_steps = (seen[-1] - seen[1]) / steps if steps > 0 else float("nan")
     return {
         "name": case.name, "rate": case.rate, "servers": case.servers, "steps": case.steps, "sent": sent,
         "necessary": necessary, "first_step_seconds": seen[1], "step_seconds": in_steps, "needed_seconds": needed,
         "heartbeat_seconds": heartbeat, "heartbeat_of": whose,
-        "reconnects": told.count("connecting anew") + told.count("lost the connection"),
+        "reconnects": told.count("connecting again") + told.count("lost the connection"),
         "dropped": told.count("was dropped") - case.is_restless, "seen_seconds": seen,
     }  # fmt: skip
 
@@ -241,7 +246,7 @@ HEAD = (
 
 
 def missed(one):
-    """Which goals a case did not reach."""
+    """Returns the goals that a case did not reach."""
     goals = {
         "bytes": one["sent"] <= MOST_BYTES * one["necessary"],
         "time": one["step_seconds"] <= MOST_TIME * one["needed_seconds"],

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""How long until 88 % on Fashion-MNIST, when the network is the bottleneck?
+"""How long does training take to reach 88 % on Fashion-MNIST over a slow network?
 
-The demo as a job of 2 workers and 2 servers, and the same training by torch's DistributedDataParallel over gloo: same
-first weights, same samples in each step, same optimizer. Every process is a host of its own, a network namespace, and each
-host has one cable of the given rate, both ways (tests/network). Bytes are counted on these cables.
+Runs the demo as a job of 2 workers and 2 servers, and the same training with torch's DistributedDataParallel over gloo:
+the same first weights, samples in each step and optimizer. Every process is a host of its own: a network namespace with
+one cable of the given rate, both ways (tests/network). Bytes are counted on these cables.
 
     sudo build/venv/bin/python tests/bench/slow_network.py --bin build/release --write docs/slow_network.md
 
-Needs root, iproute2 and torch; the plot needs matplotlib. Cleans up behind itself, after Ctrl-C too.
+Needs root, iproute2 and torch; the plot needs matplotlib. It removes its namespaces, also after Ctrl-C.
 """
 
 import argparse
@@ -39,8 +39,8 @@ TUNED_RATES = (0.03, 0.05, 0.07, 0.1, 0.15, 0.2)  # all contenders are tuned ove
 
 @dataclass(frozen=True)
 class Contender:
-    name: str  # in the tables
-    lr: float  # of TUNED_RATES the one of the fewest steps to 88 %, then of the highest accuracy (--tune)
+    name: str  # title in the tables
+    lr: float  # the one of TUNED_RATES with the fewest steps to 88 %, then the highest accuracy (--tune)
     flags: tuple = MOMENTUM
     is_gloo: bool = False
 
@@ -56,14 +56,14 @@ CONTENDERS = {
     "bf16": Contender("Syncline, dense BF16", 0.07, (*MOMENTUM, *both_ways("bf16", "bf16"))),
     "onebit": Contender("Syncline, 1 bit both ways", 0.05, (*MOMENTUM, *both_ways("onebit", "onebit"))),
     "topk": Contender("Syncline, top-k 10 % int8 both ways", 0.07, (*MOMENTUM, *both_ways("topk:ratio=0.1,values=int8", "topk:ratio=0.1,values=int8"))),
-    # The momentum is the codec's, on the workers.
+    # The codec has the momentum, on the workers.
     "dgc": Contender("Syncline, DGC 1 % up, top-k 5 % int8 down", 0.2, both_ways("dgc:ratio=0.01,momentum=0.9", "topk:ratio=0.05,values=int8")),
 }
 NAMES = {key: one.name for key, one in CONTENDERS.items()}
 
 
 class Failed(Exception):
-    """A run that did not end well, with the last that it said."""
+    """A run that failed, with the end of its output."""
 
 
 def total_steps(options):
@@ -80,7 +80,7 @@ def training_flags(options, run):
 
 
 def wait_for(processes, deadline, what):
-    """Until all have ended well."""
+    """Waits until all processes have ended well."""
     while any(process.poll() is None for process in processes):
         if any(process.poll() not in (None, 0) for process in processes) or time.monotonic() > deadline:
             break
@@ -99,7 +99,7 @@ def worker_environment(net, rank):
 
 
 def start_services(options, net, folder, log):
-    """A coordinator and servers; returns when the coordinator listens."""
+    """Starts a coordinator and servers. Returns when the coordinator listens."""
     control = f"{net.address('coordinator')}:{CONTROL_PORT}"
     common = ["--admin-listen", "127.0.0.1:0", "--insecure"]
     serve = [options.bin / "syncline", "serve", "--role"]
@@ -134,7 +134,7 @@ def start_gloo(options, net, run, log):
 
 
 def measure(options, rate, contender, seed, lr):
-    """One run: the report of rank 0, and the bytes on the wires."""
+    """Makes one run. Returns the report of rank 0, and the bytes on the wires."""
     is_gloo = CONTENDERS[contender].is_gloo
     is_probe = rate != "none" and options.probe_steps > 0
     names = [f"worker{rank}" for rank in range(WORKERS)]
@@ -169,7 +169,7 @@ def measure(options, rate, contender, seed, lr):
 
 
 def measure_all(options):
-    """Seed by seed, so that all contenders see the same load of the machine."""
+    """Measures seed by seed, so that all contenders see the same load of the machine."""
     results = json.loads(options.json.read_text()) if options.json and options.json.exists() else []
     done = {(run["rate"], run["contender"], run["seed"], run["lr"]) for run in results}
     for seed in range(1, options.seeds + 1):
@@ -187,7 +187,7 @@ def measure_all(options):
 
 
 def learning_rate(text):
-    """CONTENDER=RATE"""
+    """Parses CONTENDER=RATE."""
     contender, _, rate = text.partition("=")
     if contender not in CONTENDERS:
         raise argparse.ArgumentTypeError(f"{contender} is none of {', '.join(CONTENDERS)}")

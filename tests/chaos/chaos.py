@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""What happens to a job when cables are cut and processes stand still.
+"""Tests of jobs whose cables are cut and whose processes stand still.
 
     sudo tests/chaos/chaos.py --bin build/release [-v] [Class.test_name ...]
 
-Every process is a host of its own, a network namespace with a control and a data cable (tests/network). Whatever is shorter
-than 0.4 of the failure timeout must end nobody: the job goes on with the same members, and ends with the checksum of an
-undisturbed one.
+Every process is a host of its own: a network namespace with a control and a data cable (tests/network). A disturbance
+that is shorter than 0.4 of the failure timeout must not end any process. The job continues with the same members, and
+ends with the checksum of an undisturbed one.
 """
 
 import argparse
@@ -29,7 +29,7 @@ STEPS = 300
 
 
 class Job:
-    """A coordinator, servers and two workers, until the block ends. `rate`: of all cables, as tc writes it."""
+    """A coordinator, servers and two workers, until the block ends. `rate` is that of all cables, as tc writes it."""
 
     def __init__(self, servers=2, rate=None, worker_flags=("--steps", str(STEPS), "--step-ms", "20"), environment=None):
         self.servers = [f"server{i}" for i in range(servers)]
@@ -81,7 +81,7 @@ class Job:
         os.killpg(self.processes[host].pid, number)
 
     def finish(self, workers=("worker0", "worker1")):
-        """The checksum with which all workers end."""
+        """Waits for all workers, and returns their checksum."""
         checksums = set()
         for worker in workers:
             try:
@@ -205,7 +205,7 @@ class Chaos(unittest.TestCase):
 
 
 class ServersDie(unittest.TestCase):
-    """With durability=peer and a model that takes its time on cables of 100 Mbit/s: 16 MB of weights, 48 of state."""
+    """Jobs with durability=peer and a model that is slow on cables of 100 Mbit/s: 16 MB of weights, 48 MB of state."""
 
     flags = ("--steps", "40", "--elements", "4000000", "--optimizer", "adamw")
 

@@ -1,24 +1,24 @@
-// A disk that fails as it is told, and that tells what a power cut would leave on it. Loaded into a server
-// (LD_PRELOAD) by failing_disk.py, which gives the orders and makes the power cuts.
+// A disk that fails on order, and records what a power cut would leave on it. failing_disk.py loads it into a
+// server (LD_PRELOAD), gives the orders, and makes the power cuts.
 //
 //   CHAOS_DISK     the folder whose files are on that disk
 //   CHAOS_ORDERS   a folder beside it:
-//     order          how it fails from now on, one of the words below; no file: it works
-//     faults         a byte for each time that it did
-//     synced/INODE   of a file, how many bytes are on the disk; of a folder, "INODE NAME" lines
-//     lost/INODE     a sync of this file has failed: whatever is written to it now is lost
+//     order          how it fails now, one of the words below; no file: it works
+//     faults         a byte for each fault
+//     synced/INODE   for a file, the number of bytes on the disk; for a folder, lines "INODE NAME"
+//     lost/INODE     a sync of this file has failed, so everything written to it now is lost
 //
 //   full          writes fail with ENOSPC
 //   write-fails   writes fail with EIO
 //   short         writes take half of the bytes
-//   sync-fails    syncs fail with EIO; as in Linux, a later one that succeeds saves nothing
+//   sync-fails    syncs fail with EIO; as in Linux, a later successful sync saves nothing
 //   slow          a sync takes 300 ms
-//   stuck         a sync takes until the order is another one
-//   lies          a sync saves nothing, and says that it has
+//   stuck         a sync waits until the order changes
+//   lies          a sync saves nothing, and reports success
 //
-// Nothing is really synced: kill -9 takes nothing from the page cache, and the power cut is ours.
+// Nothing is really synced: kill -9 does not affect the page cache, and the power cut is simulated.
 #define _GNU_SOURCE
-#undef _FORTIFY_SOURCE // it makes inline functions of what is defined here
+#undef _FORTIFY_SOURCE // it would make the functions below inline
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -46,7 +46,7 @@ static int IsOnDisk(int fd) {
   return strncmp(path, disk, prefix) == 0 && (path[prefix] == '/' || path[prefix] == 0);
 }
 
-// One of the files of CHAOS_ORDERS.
+// Sets `path` to a file in CHAOS_ORDERS.
 static void Name(char path[PATH_MAX], const char* name) {
   const char* const orders = getenv("CHAOS_ORDERS");
   snprintf(path, PATH_MAX, "%s/%s", orders == NULL ? "/nowhere" : orders, name);
@@ -72,7 +72,7 @@ static int IsOrdered(const char* what) {
   return strcmp(order, what) == 0;
 }
 
-// In one call, so that a kill leaves all of it or nothing.
+// Writes all bytes in one call, so that a kill leaves all of them or none.
 static void Put(const char* path, int flags, const char* bytes, size_t size) {
   const int fd = (int)syscall(SYS_openat, AT_FDCWD, path, O_WRONLY | O_CREAT | O_CLOEXEC | flags, 0666);
   if (fd < 0 || syscall(SYS_write, fd, bytes, size) != (long)size) abort();
@@ -89,7 +89,7 @@ static int Fault(int error) {
 
 // ---- Writing ----
 
-// How many bytes a write of so many may take; -1: it fails.
+// Returns how many of `bytes` a write may take; -1: it fails.
 static ssize_t MayWrite(int fd, size_t bytes) {
   if (bytes == 0 || !IsOnDisk(fd)) return (ssize_t)bytes;
   if (IsOrdered("full")) return Fault(ENOSPC);
@@ -113,7 +113,7 @@ ssize_t pwrite64(int fd, const void* data, size_t bytes, off64_t offset) {
   return pwrite(fd, data, bytes, offset);
 }
 
-// A new file may have the inode of one that is gone.
+// Opens a file. A new file may have the inode of a deleted one, so its records are reset.
 static int Open(const char* path, int flags, mode_t mode) {
   const int fd = (int)syscall(SYS_openat, AT_FDCWD, path, flags, mode);
   struct stat about;

@@ -1,4 +1,4 @@
-"""A disk that fails as told, and loses at a power cut what was not synced.
+"""A disk that fails on order, and loses unsynced data at a power cut.
 
     disk = Disk(folder / "server0", build / "failing_disk.so")
     start(["syncline", "serve", ..., "--journal-dir", disk.files], environment=disk.environment)
@@ -6,8 +6,8 @@
         time.sleep(1)
     kill(); lost = disk.cut_power(random.Random(7))
 
-failing_disk.c does the failing and keeps the books; the words of its orders are there. A kill alone loses nothing: what
-was written stays in the page cache, as on a real machine.
+failing_disk.c makes the faults and records what is synced; its head lists the orders. A kill alone loses nothing: written
+data stays in the page cache, as on a real machine.
 """
 
 import contextlib
@@ -22,7 +22,7 @@ WAYS_TO_LOSE = ("gone", "torn", "zeros behind", "zeros before")
 
 class Disk:
     def __init__(self, folder, library):
-        folder = pathlib.Path(folder).resolve()  # as /proc has it
+        folder = pathlib.Path(folder).resolve()  # the form that /proc shows
         self.files = folder / "files"
         self.orders = folder / "orders"
         for one in (self.files, self.orders / "synced", self.orders / "lost"):
@@ -30,7 +30,7 @@ class Disk:
         self.environment = {"LD_PRELOAD": str(library), "CHAOS_DISK": str(self.files), "CHAOS_ORDERS": str(self.orders)}
 
     def order(self, what):
-        """From now on; None: it works."""
+        """Sets how the disk fails from now on; None: it works."""
         if what is None:
             (self.orders / "order").unlink(missing_ok=True)
             return
@@ -48,7 +48,7 @@ class Disk:
             self.order(None)
 
     def faults(self):
-        """How often it has failed so far."""
+        """Returns the number of faults so far."""
         path = self.orders / "faults"
         return path.stat().st_size if path.exists() else 0
 
@@ -60,13 +60,13 @@ class Disk:
             time.sleep(0.02)
 
     def cut_power(self, rng):
-        """Takes away what was not synced, or tears it, as a disk may. Nobody writes meanwhile. How many bytes that were."""
+        """Removes or damages unsynced data, as a disk may. Returns the lost bytes. No process may write meanwhile."""
         return self._cut_folder(self.files, rng)
 
     def _cut_folder(self, folder, rng):
         named = self._named(folder)
         for entry in sorted(folder.iterdir()):
-            # A rename that was not synced did not happen. What has no name on the disk is not there.
+            # A rename that was not synced did not happen. A file without a synced name does not exist.
             name = named.get(entry.lstat().st_ino)
             if name is None:
                 shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
@@ -103,6 +103,6 @@ class Disk:
                 file.seek(first)
                 file.write(bytes(last - first))
             os.fsync(file.fileno())
-        # What is left is on the disk now.
+        # The rest of the file is on the disk now.
         books.write_text(f"{path.stat().st_size:20d}")
         return lost

@@ -1,4 +1,4 @@
-"""The weights of a storm's job, read as a ledger of who contributed to which step (ledger_worker.cc)."""
+"""Reads the weights of a storm's job as a ledger of which rank contributed to which step (ledger_worker.cc)."""
 
 import array
 
@@ -6,18 +6,18 @@ TOLERANCE = 1e-5
 
 
 class Ledger:
-    """`data`: the weights of all tensors, FP32, one after the other."""
+    """The ledger. `data` has the FP32 weights of all tensors, one after the other."""
 
     def __init__(self, data, ranks, slots):
         values = array.array("f")
         values.frombytes(data)
         self.ranks, self.slots = ranks, slots
         size = ranks * slots
-        assert len(values) % size == 0, f"{len(values)} weights are no ledger of {ranks} ranks and {slots} slots"
+        assert len(values) % size == 0, f"{len(values)} weights are not a ledger of {ranks} ranks and {slots} slots"
         self.pages = [values[first : first + size] for first in range(0, len(values), size)]
 
     def errors(self, steps, seen):
-        """What is wrong with it after `steps` steps, in words. `seen`: {rank: the steps that this rank saw made with its own
+        """Returns the errors after `steps` steps, in words. `seen` is {rank: steps that the rank saw made with its own
         contribution}."""
         found = []
         for number, page in enumerate(self.pages):
@@ -41,7 +41,7 @@ class Ledger:
         return found
 
     def participation(self, steps):
-        """Of all contributions that could have been, the part that was."""
+        """Returns the part of all possible contributions that counted."""
         made = sum(
             page[rank * self.slots + step] != 0
             for page in self.pages

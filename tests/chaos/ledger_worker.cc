@@ -1,12 +1,14 @@
-// A worker of the storm: what it contributes is an entry in a ledger, and the weights are the ledger.
+// A worker of the storm. Its contributions are entries in a ledger, and the weights are
+// the ledger.
 //
-// Each tensor has a slot for each rank and step. At step s rank r pushes 1 at slot (r, s) and 0 elsewhere, the optimizer
-// is SGD with a learning rate of 1, and all give the same number of samples. So in the end slot (r, s) is -1/n when r was
-// one of n that made step s, -2/n when it was counted twice, and 0 when it was not counted: ledger.py reads it.
+// Each tensor has a slot for each rank and step. At step s rank r pushes 1 at slot (r, s)
+// and 0 elsewhere, the optimizer is SGD with a learning rate of 1, and all give the same
+// number of samples. So in the end slot (r, s) is -1/n if r was one of n ranks that made
+// step s, -2/n if it was counted twice, and 0 if it was not counted. ledger.py reads it.
 //
 //   joined step=S
 //   step K            after each step
-//   done step=K       and the weights are in the file --out, tensor after tensor
+//   done step=K       the weights are in the file --out, tensor after tensor
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
@@ -28,10 +30,10 @@ namespace {
 
 struct LedgerFlags {
   uint32_t ranks = 4;
-  uint32_t slots = 4096;  // for each rank: no job makes more steps
+  uint32_t slots = 4096;  // for each rank; more than the steps of any job
   uint32_t tensors = 6;
   int step_ms = 40;
-  std::string end;  // a file with the step before which the job ends; none: not yet
+  std::string end;  // file with the step before which the job ends; no file: not yet
   std::string out;
 };
 
@@ -120,7 +122,7 @@ int main(int argc, char** argv) {
   const absl::Status status = syncline::RunLedger(flags);
   if (status.ok()) return 0;
   std::fprintf(stderr, "error: %s\n", status.ToString().c_str());
-  // It was dropped: the next process of its rank joins at the next step.
+  // The worker was dropped. The next process of its rank joins at the next step.
   return absl::IsAborted(status) ? syncline::kExitRetryable
                                  : syncline::ExitCodeOf(status);
 }

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""A seeded storm over one job of real processes: nothing is lost, and nothing counts twice.
+"""A seeded storm of faults over one job of real processes: nothing is lost, and nothing counts twice.
 
     tests/chaos/storm.py --bin build/release [--seed N] [--seconds S | --minutes M] [--no-namespaces] [--list]
 
-A seed is a schedule of faults. After each the job must go on; in the end the workers' weights are those of a replay of the
-journals, bit for bit, and a ledger in which every contribution that a worker saw made counts once (ledger.py). With
---minutes there is one storm after the other, each with the next seed. Faults of the network need root and iproute2; where
-they are missing the storm says which it leaves out.
+A seed is a schedule of faults. The job must continue after each of them. In the end the workers' weights equal a replay
+of the journals, bit for bit. They are also a ledger in which every contribution that a worker saw made counts once
+(ledger.py). With --minutes there is one storm after the other, each with the next seed. Faults of the network need root
+and iproute2; without them, the storm says which faults it omits.
 """
 
 import argparse
@@ -28,12 +28,12 @@ from ledger import Ledger
 from network import hosts
 from storm_cluster import FAILURE_TIMEOUT, PATIENCE, RANKS, SLOTS, STATE_UNUSABLE, Cluster, StormError
 
-TOLERATED = 0.4 * FAILURE_TIMEOUT  # ends nobody
-TOO_LONG = 0.85 * FAILURE_TIMEOUT  # a lease of 0.6 has run out
+TOLERATED = 0.4 * FAILURE_TIMEOUT  # no process ends
+TOO_LONG = 0.85 * FAILURE_TIMEOUT  # the lease of 0.6 F has expired
 SERVERS, WORKERS = 2, 3
 SKIPPED = 77
 ENDS_THE_JOURNAL = ("full", "write-fails", "stuck")
-STEPS_BETWEEN = 3  # that all workers must make after each fault
+STEPS_BETWEEN = 3  # steps that all workers must make after each fault
 
 ON_ANY_MACHINE = (
     "worker killed", "worker stopped", "worker stopped for too long", "server killed", "server stopped",
@@ -52,18 +52,18 @@ class Event(NamedTuple):
     kind: str
     server: str
     worker: str
-    host: str  # one of all
+    host: str  # any host
     direction: str
     seconds: float
-    pause: float  # before it
-    seed: int  # of what a power cut leaves
+    pause: float  # seconds before the event
+    seed: int  # determines what a power cut leaves
 
     def __str__(self):
         return f"{self.kind}: {self.server}, {self.worker}, {self.host} {self.direction}, {self.seconds:.2f} s"
 
 
 def schedule(seed, has_hosts, count=400):
-    """All kinds in some order, then all in another, and so on."""
+    """Returns `count` events: all kinds in a random order, then all in another order, and so on."""
     rng = random.Random(seed)
     servers = [f"server{i}" for i in range(SERVERS)]
     workers = [f"worker{i}" for i in range(WORKERS)]
@@ -83,10 +83,10 @@ def schedule(seed, has_hosts, count=400):
 class Storm:
     def __init__(self, cluster):
         self.cluster = cluster
-        self.lost_bytes = 0  # by power cuts
+        self.lost_bytes = 0  # bytes lost by power cuts
 
     def strike(self, event):
-        """Returns when it is over, and the job goes on."""
+        """Carries out the event. Returns when it is over and the job continues."""
         time.sleep(event.pause)
         words = event.kind.split()
         if words[0] == "disk":
@@ -113,7 +113,7 @@ class Storm:
         self._start(names)
 
     def _start(self, names):
-        for name in sorted(names, key=self.cluster.names.index):  # the coordinator first: others are told where it is
+        for name in sorted(names, key=self.cluster.names.index):  # the coordinator first, because others need its address
             self.cluster.start(name)
 
     def _cut_power(self, names, event):
@@ -129,7 +129,7 @@ class Storm:
             self.cluster.signal(name, signal.SIGCONT)
 
     def _all(self, event):
-        """The job is what its journals say, and no less than what anybody had seen."""
+        """Checks that the job equals its journals, and has every step that a worker had seen."""
         cluster = self.cluster
         cluster.kill(cluster.names)
         furthest = cluster.furthest()
@@ -164,13 +164,13 @@ class Storm:
                 cluster.kill([server])
                 self._cut_power([server], event)
         if order in ENDS_THE_JOURNAL:
-            # Until then that server's death would end the job.
+            # Before that, the death of this server would end the job.
             cluster.await_times(server, "the job is durable again", whole + 1)
         elif order != "short":
             cluster.start(server)
 
     def _lose_sync(self, event, disk):
-        """The server ends by itself, as nobody knows what the disk has dropped. What was synced is all that the next one has."""
+        """The server ends itself, because it cannot know what the disk dropped. The next one has only synced data."""
         cluster, server = self.cluster, event.server
         cluster.down.add(server)
         with disk.failing("sync-fails"):
@@ -196,14 +196,14 @@ class Storm:
         if event.kind.endswith("too long"):
             host, seconds = (event.worker if "worker" in event.kind else event.server), TOO_LONG
         elif network == "data" and host == "coordinator":
-            host = event.server  # it has none
+            host = event.server  # this kind has no host
         with net.cut(host, network, event.direction):
             time.sleep(seconds)
         if net.dropped == dropped:
             raise StormError(f"nothing was sent over the {network} cable of {host} while it was cut")
 
     def finish(self):
-        """The job ends, and its weights are what they must be. Returns (steps, participation)."""
+        """Ends the job, and checks its weights. Returns (steps, participation)."""
         cluster = self.cluster
         unfinished = cluster.folder / "end.new"
         unfinished.write_text(f"{cluster.furthest() + 25}\n")
@@ -233,7 +233,7 @@ class Storm:
 
 
 def run(binaries, events, has_hosts, seconds):
-    """A storm of these events, as many as there is time for; what it was, in words."""
+    """Runs a storm of as many of these events as there is time for. Returns a description."""
     with tempfile.TemporaryDirectory() as folder, Cluster(binaries, folder, has_hosts, SERVERS, WORKERS) as cluster:
         storm = Storm(cluster)
         cluster.await_steps(STEPS_BETWEEN)
@@ -256,7 +256,7 @@ def run(binaries, events, has_hosts, seconds):
 
 
 def why_no_hosts():
-    """Why there can be no faults of the network here, or None."""
+    """Returns why there can be no network faults here; None: there can."""
     prefix = f"probe{os.getpid()}"
     if (reason := hosts.missing(prefix)) is not None:
         return reason

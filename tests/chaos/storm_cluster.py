@@ -1,7 +1,7 @@
-"""The processes of a storm: a coordinator, servers with journals on disks that fail as told, and workers that keep a ledger.
+"""The processes of a storm: a coordinator, servers with journals on failing disks, and workers that keep a ledger.
 
-With namespaces each is a host of its own with cables (tests/network); otherwise all are on loopback, and use shared memory.
-Whoever runs jobs starts a worker again that was dropped: this does, too. A service that ends by itself is an error.
+With namespaces each process is a host of its own with cables (tests/network). Otherwise all are on loopback, and use
+shared memory. Like a launcher, this restarts workers that were dropped. A service that ends by itself is an error.
 """
 
 import contextlib
@@ -17,8 +17,8 @@ sys.path.append(str(pathlib.Path(__file__).resolve().parents[1]))
 from failing_disk import Disk
 from network.hosts import Hosts, die_with_parent
 
-FAILURE_TIMEOUT = 4.0  # seconds; as in tests/integration
-PATIENCE = 120.0  # for anything that must happen sometime
+FAILURE_TIMEOUT = 4.0  # seconds; the same as in tests/integration
+PATIENCE = 120.0  # seconds; deadline of everything that must happen
 RETRYABLE, STATE_UNUSABLE = 138, 4  # comm/base/exit_codes.h
 RANKS, SLOTS = 4, 4096
 
@@ -28,7 +28,7 @@ class StormError(AssertionError):
 
 
 class Cluster:
-    """Runs in `folder`, which is empty. `binaries`: where syncline, ledger_worker and failing_disk.so are."""
+    """Runs in an empty `folder`. `binaries` is the folder of syncline, ledger_worker and failing_disk.so."""
 
     def __init__(self, binaries, folder, has_hosts, servers=2, workers=3):
         self.binaries, self.folder = pathlib.Path(binaries).resolve(), pathlib.Path(folder)
@@ -38,9 +38,9 @@ class Cluster:
         self.net = Hosts(f"storm{os.getpid()}", self.names, networks=["control", "data"]) if has_hosts else None
         self.disks = {one: Disk(self.folder / one, self.binaries / "failing_disk.so") for one in self.servers}
         self.processes = {}
-        self.down = set()  # those that are to be down
-        self.restarts = 0  # of workers that were dropped
-        self.lives = 0  # of the whole cluster
+        self.down = set()  # processes that should be down
+        self.restarts = 0  # restarts of dropped workers
+        self.lives = 0  # starts of the whole cluster
         self.control = "127.0.0.1:0"
         self.end, self.checkpoints = self.folder / "end", self.folder / "checkpoints"
 
@@ -66,7 +66,7 @@ class Cluster:
     # ---- Processes ----
 
     def start_all(self):
-        """With a coordinator that knows of no job."""
+        """Starts everything. The coordinator knows no job."""
         self.lives += 1
         for name in self.names:
             self.start(name)
@@ -93,10 +93,10 @@ class Cluster:
                        "WORLD_SIZE": str(len(self.workers))})  # fmt: skip
 
     def kill(self, names):
-        """kill -9, all at once."""
+        """Kills processes (kill -9), all at once."""
         self.down.update(names)
         for name in names:
-            with contextlib.suppress(ProcessLookupError):  # it was dropped, and has been waited for
+            with contextlib.suppress(ProcessLookupError):  # it was dropped, and has ended
                 os.killpg(self.processes[name].pid, signal.SIGKILL)
         for name in names:
             code = self.processes[name].wait()
@@ -109,7 +109,7 @@ class Cluster:
         os.killpg(self.processes[name].pid, number)
 
     def state(self, name):
-        """As ps has it: "T" is stopped."""
+        """Returns the process state, as ps shows it: "T" is stopped."""
         return pathlib.Path(f"/proc/{self.processes[name].pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
 
     def look_after(self):
@@ -118,7 +118,7 @@ class Cluster:
             if code is None or name in self.down:
                 continue
             if name in self.workers and code == RETRYABLE:
-                # At the end there may be nobody left whom it could join.
+                # At the end there may be no job left to join.
                 if not self.end.exists():
                     self.restarts += 1
                     self.start(name)
@@ -141,14 +141,14 @@ class Cluster:
                 env={**os.environ, **dict(environment)}, start_new_session=True, preexec_fn=die_with_parent,
             )  # fmt: skip
 
-    # ---- What they say ----
+    # ---- Logs ----
 
     def log(self, name):
         path = self.folder / f"{name}.log"
         return path.read_text(errors="replace") if path.exists() else ""
 
     def ends_of_logs(self):
-        """But for the steps: all that matters of them is the last one."""
+        """Returns the ends of the logs, with only the last step of each worker."""
         ends = []
         for name in self.names:
             lines = [line for line in self.log(name).splitlines() if not re.fullmatch(r"step \d+", line)]
@@ -168,7 +168,7 @@ class Cluster:
                         lambda: len(re.findall(pattern, self.log(name))) >= times)  # fmt: skip
 
     def step(self, name):
-        """The last step that this worker has seen made; -1: none."""
+        """Returns the last step that this worker has seen made; -1: none."""
         return self.furthest_of(int(step) for step in re.findall(r"^step (\d+)$", self.log(name), re.M))
 
     @staticmethod
@@ -179,12 +179,12 @@ class Cluster:
         return max(self.step(name) for name in self.workers)
 
     def await_steps(self, more):
-        """Until each worker has made so many more than the furthest has by now, and nobody has gone back meanwhile."""
+        """Waits until each worker is `more` steps beyond the furthest one now. Fails if a worker goes back."""
         goal = self.furthest() + more
         self.await_that(f"all workers have made step {goal}", lambda: min(map(self.furthest_of, self.seen().values())) >= goal)
 
     def seen(self):
-        """{rank: steps that it saw made with its contribution}. Whoever goes back, has lost something."""
+        """Returns {rank: steps that it saw made with its contribution}. Fails if a worker went back: a step was lost."""
         seen = {}
         for rank, name in enumerate(self.workers):
             furthest = -1
@@ -199,7 +199,7 @@ class Cluster:
             seen[rank] = steps
         return seen
 
-    # ---- From nothing but the disks ----
+    # ---- Disks only ----
 
     def replay(self, *flags):
         journals = [word for disk in self.disks.values() for word in ("--journal", disk.files)]

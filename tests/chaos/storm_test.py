@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""That the storm can see what it looks for: its books, its disk, its schedule, and a fault that is planted.
+"""Tests that the storm finds faults: its ledger, its disk, its schedule, and a planted fault.
 
     python3 tests/chaos/storm_test.py --build build/release [-v] [Class.test_name ...]
 """
@@ -24,7 +24,7 @@ RANKS, SLOTS = 3, 8
 
 
 class LedgerBooks(unittest.TestCase):
-    """Five steps, of which rank 2 made the first three only; two tensors."""
+    """Two tensors and five steps, of which rank 2 made only the first three."""
 
     def setUp(self):
         self.page = array.array("f", bytes(4 * RANKS * SLOTS))
@@ -73,7 +73,7 @@ class LedgerBooks(unittest.TestCase):
 
 
 class DiskBooks(unittest.TestCase):
-    """What another process writes to a disk, and what a power cut leaves."""
+    """Another process writes to a disk, and a power cut follows."""
 
     def setUp(self):
         folder = tempfile.TemporaryDirectory()
@@ -81,7 +81,7 @@ class DiskBooks(unittest.TestCase):
         self.disk = Disk(folder.name, BUILD / "failing_disk.so")
 
     def write(self, program):
-        """Its `disk` is the folder; "no" and an error's number where it fails."""
+        """Runs a program. Its `disk` is the folder. It prints "no" and the error number if a call fails."""
         given = f"import os\ndisk = {str(self.disk.files)!r}\n{program}"
         done = subprocess.run([sys.executable, "-c", given], env={**os.environ, **self.disk.environment},
                               capture_output=True, text=True, timeout=60)  # fmt: skip
@@ -163,7 +163,7 @@ except OSError as error:
     def test_a_new_file_with_the_inode_of_an_old_one_is_not_synced(self):
         self.write(self.NEW + "new('a')")
         books = self.disk.orders / "synced" / str((self.disk.files / "a").stat().st_ino)
-        books.write_text(f"{3:20d}")  # as one that is gone would have left it
+        books.write_text(f"{3:20d}")  # the record of a deleted file
         self.write("os.open(f'{disk}/a', os.O_WRONLY | os.O_CREAT)")
         self.assertFalse(books.exists())
 
@@ -186,10 +186,10 @@ class Schedule(unittest.TestCase):
 
 
 class PlantedFault(unittest.TestCase):
-    """A server that says that steps are safe before they are: its disk lies. The storm must find it."""
+    """The disk lies, so the server reports steps as durable too early. The storm must find it."""
 
     def test_a_server_that_acknowledges_before_it_has_synced_is_found(self):
-        # All that was not synced is gone: a torn file might have all that anybody was told of.
+        # All unsynced data must be gone, because a torn file could still have every reported step.
         seed = next(seed for seed in range(100) if random.Random(seed).choice(WAYS_TO_LOSE) == "gone")
         event = storm.schedule(1, False)[0]._replace(kind="disk lies, then without power", pause=0.0, seed=seed)
         with self.assertRaisesRegex(StormError, r"says 'joined step=\d+' after step \d+"):
@@ -197,7 +197,7 @@ class PlantedFault(unittest.TestCase):
 
 
 class FailedSync(unittest.TestCase):
-    """What a disk that fails a sync has dropped, it says once: the server ends, and the next one has what was synced."""
+    """A disk reports a failed sync only once. The server ends, and the next one has the synced data."""
 
     def test_the_server_ends_and_says_why_and_the_job_goes_on_from_what_was_synced(self):
         event = storm.schedule(1, False)[0]._replace(kind="disk sync-fails", pause=0.0)

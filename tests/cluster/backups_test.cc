@@ -1,4 +1,4 @@
-// Servers with two engines each, and their backups in each other's memory.
+// Tests of servers with two engines each, and their backups in each other's memory.
 #include <algorithm>
 #include <atomic>
 
@@ -30,18 +30,18 @@ TEST(Backups, AServerThatEndsIsReplacedAndNoStepIsLost) {
     const WorkerEnd& end = worker->End();
     EXPECT_EQ(end.status, absl::OkStatus());
     EXPECT_TRUE(end.uniform);
-    // Half of the mean of 1 and 2 at each step.
+    // Each step is half of the mean of 1 and 2.
     EXPECT_EQ(end.weight_after.at(kSteps), -0.75f * static_cast<float>(kSteps));
   }
 }
 
 bool AllHaveBackups(const CoordinatorView& view) {
   const auto is_there = [](const BackupView& backup) { return backup.lost.empty(); };
-  return !view.jobs.empty() && view.jobs[0].phase == "running" &&
+  return !view.jobs.empty() && view.jobs[0].phase == JobPhase::kRunning &&
          std::ranges::all_of(view.jobs[0].backups, is_there);
 }
 
-// All of them take records of each other from the middle of the job on.
+// A third server joins, and all servers hold backups of each other from then on.
 TEST(Backups, ThereIsANewOneWhileTheJobGoesOn) {
   Cluster cluster({.servers = 3});
   std::atomic<uint64_t> last = ~uint64_t{0};
@@ -60,7 +60,7 @@ TEST(Backups, ThereIsANewOneWhileTheJobGoesOn) {
   cluster.StopServer(2);
   ASSERT_TRUE(cluster.Await([](const CoordinatorView& view) {
     const JobView& job = view.jobs.at(0);
-    return job.phase == "running" && job.backups.at(2).server != 2;
+    return job.phase == JobPhase::kRunning && job.backups.at(2).server != 2;
   }));
   last = reached + 20;  // the workers are at most one step apart
   for (Worker* worker : {&first, &second}) {

@@ -67,7 +67,7 @@ void Cluster::StartServer() {
   options.timeouts = Timeouts::Derive(options_.failure_timeout);
   absl::Notification attached;
   ServerNodeEvents events;
-  // Later attachments come when nobody listens any more.
+  // Later attachments must not use `attached`, which is gone by then.
   auto first = std::make_shared<std::atomic<bool>>(true);
   events.on_attached = [first, &attached](uint32_t) {
     if (first->exchange(false)) attached.Notify();
@@ -149,7 +149,7 @@ absl::Status Worker::Train(const SessionOptions& options, const WorkerPlan& plan
       plan.gradient != 0 ? plan.gradient : static_cast<float>(options.rank + 1);
   std::vector<float> weights(elements, 0.0f);
   const std::vector<float> gradient(elements, pull);
-  // Last, so that it goes before the memory that it was given.
+  // The session is created last, so that it is destroyed before its memory.
   SYNCLINE_ASSIGN_OR_RETURN(const auto session, Session::Create(options));
   SYNCLINE_ASSIGN_OR_RETURN(
       const TensorId tensor,
@@ -165,7 +165,7 @@ absl::Status Worker::Train(const SessionOptions& options, const WorkerPlan& plan
     const absl::MutexLock lock(&mutex_);
     ++steps_;
   }
-  // What the coordinator says may come after the steps that follow from it.
+  // The coordinator's message may arrive after the steps that result from it.
   const absl::Time limit = absl::Now() + kPatience;
   while (plan.last_members != 0 && end_.members != plan.last_members &&
          absl::Now() < limit) {

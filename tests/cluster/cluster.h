@@ -42,20 +42,21 @@ class Cluster {
   explicit Cluster(const ClusterOptions& options);
   ~Cluster();
 
-  // Of a worker with plain SGD in FP32, whose weights can be foretold.
+  // Returns options of a worker with plain SGD in FP32, whose weights can be predicted.
   SessionOptions Options(uint32_t rank, uint32_t world_size,
                          const std::string& job = "job") const;
 
-  // Returns when the coordinator has taken the server in.
+  // Starts a server. Returns when the coordinator has accepted it.
   void StartServer();
   void StopServer(size_t server) { nodes_[server]->Stop(); }
 
-  // As `syncline update` does: the epoch from which on the options hold.
+  // Updates the job like `syncline update`. Returns the first epoch with the new options.
   absl::StatusOr<uint64_t> Update(const std::string& job, const OptionValues& optimizer,
                                   const NamedOptions& mode = {});
 
   CoordinatorView View() { return service_->View(); }
-  // Until `condition` holds of the coordinator's view; false after a minute.
+  // Waits until `condition` holds for the coordinator's view. Returns false after a
+  // minute.
   bool Await(const std::function<bool(const CoordinatorView&)>& condition);
 
  private:
@@ -66,21 +67,22 @@ class Cluster {
   std::vector<std::unique_ptr<ServerNode>> nodes_;
 };
 
-// Whether a worker ends before the step that it is at.
+// Returns whether a worker ends before this step.
 using Until = std::function<bool(uint64_t step)>;
 Until Steps(uint64_t steps);
 
 struct WorkerPlan {
   Until until = nullptr;
-  bool vanish = false;  // ends without a goodbye, as a process that dies
+  bool vanish = false;  // ends without Leave, like a process that dies
   std::vector<uint64_t> shape = {1000};
-  float gradient = 0;         // 0: rank + 1
-  uint32_t last_members = 0;  // leaves once it has heard of so many; 0: at once
+  float gradient = 0;  // 0: rank + 1
+  // The worker leaves once the job has this number of members; 0: at once.
+  uint32_t last_members = 0;
 };
 
 struct WorkerEnd {
   absl::Status status;
-  // The first weight after so many steps of the job, as far as this worker took part.
+  // The first weight by the number of the job's steps, for steps of this worker.
   std::map<uint64_t, float> weight_after;
   bool uniform = true;  // all weights of the tensor were the same at each step
   uint32_t members = 0;
@@ -92,9 +94,10 @@ class Worker {
   Worker(const SessionOptions& options, const WorkerPlan& plan);
   ~Worker();  // waits for its end
 
-  // Until it has done `steps` steps itself, or has ended; false after a minute.
+  // Waits until it has done `steps` steps itself, or has ended. Returns false after a
+  // minute.
   bool AwaitSteps(uint64_t steps) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Waits for its end.
+  // Waits for its end, and returns the result.
   const WorkerEnd& End();
 
  private:
@@ -104,7 +107,7 @@ class Worker {
   absl::Mutex mutex_;
   uint64_t steps_ ABSL_GUARDED_BY(mutex_) = 0;
   bool ended_ ABSL_GUARDED_BY(mutex_) = false;
-  WorkerEnd end_;  // of the thread; of the test once that has ended
+  WorkerEnd end_;  // used by the thread; by the test after the thread has ended
   std::thread thread_;
 };
 

@@ -1,6 +1,6 @@
-// What users rely on, through real gRPC and UCX. Worker r pushes the gradient r + 1 at
-// learning rate 0.5, so that a step moves each weight by -0.5 with rank 0 alone, by -1
-// with rank 1 alone, and by -0.75 with both.
+// Tests of what users rely on, over real gRPC and UCX. Worker r pushes the gradient r + 1
+// at learning rate 0.5. So a step moves each weight by -0.5 with rank 0 alone, by -1 with
+// rank 1 alone, and by -0.75 with both.
 #include "tests/cluster/cluster.h"
 
 #include <atomic>
@@ -20,7 +20,7 @@ constexpr float kFirstAlone = -0.5f;
 constexpr float kSecondAlone = -1.0f;
 constexpr float kBoth = -0.75f;
 
-// How far each step of which both sides are known moved the weights.
+// Returns the change of the weights at each step whose weights on both sides are known.
 std::vector<float> Moves(const WorkerEnd& end) {
   std::vector<float> moves;
   for (const auto& [step, weight] : end.weight_after) {
@@ -30,7 +30,7 @@ std::vector<float> Moves(const WorkerEnd& end) {
   return moves;
 }
 
-// Where both took part, they hold the same bits.
+// Expects the same bits at all steps in which both workers took part.
 void ExpectSameWeights(const WorkerEnd& a, const WorkerEnd& b) {
   for (const auto& [step, weight] : a.weight_after) {
     const auto other = b.weight_after.find(step);
@@ -50,7 +50,8 @@ TEST(Cluster, TwoWorkersTrainAndHoldTheSameWeights) {
     const WorkerEnd& end = worker->End();
     EXPECT_TRUE(end.status.ok()) << end.status;
     EXPECT_TRUE(end.uniform);
-    // The first to leave may shorten the other's last step, never change it.
+    // The first worker that leaves may end the other's last step earlier, but not change
+    // it.
     EXPECT_THAT(Moves(end), SizeIs(10));
     EXPECT_THAT(Moves(end), testing::Each(kBoth));
   }
@@ -154,7 +155,7 @@ TEST(Cluster, JobBeginsWhenAllExpectedServersAreThere) {
   Worker worker(cluster.Options(0, 1), {.until = Steps(5), .shape = {8, 65536}});
   ASSERT_TRUE(cluster.Await([](const auto& view) { return view.jobs.size() == 1; }));
   EXPECT_EQ(cluster.View().jobs[0].step, 0u);
-  EXPECT_EQ(cluster.View().jobs[0].phase, "waiting");
+  EXPECT_EQ(cluster.View().jobs[0].phase, JobPhase::kWaiting);
   cluster.StartServer();
   EXPECT_TRUE(worker.End().status.ok()) << worker.End().status;
   EXPECT_EQ(worker.End().weight_after.at(5), 5 * kFirstAlone);

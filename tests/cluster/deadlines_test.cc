@@ -1,4 +1,4 @@
-// Calls that end before what they wait for: at a deadline, or by Cancel.
+// Tests of calls that end early, at a deadline or by Cancel.
 #include <algorithm>
 #include <string>
 #include <thread>
@@ -15,7 +15,7 @@ using ::testing::AllOf;
 using ::testing::Each;
 using ::testing::HasSubstr;
 
-// A worker with one tensor, driven by the test. The session goes first.
+// A worker with one tensor, driven by the test. The session is destroyed first.
 struct Member {
   explicit Member(const SessionOptions& options) : session(*Session::Create(options)) {
     EXPECT_TRUE(session->Declare({.name = "w", .shape = {1000}}, weights).ok());
@@ -27,7 +27,7 @@ struct Member {
   std::unique_ptr<Session> session;
 };
 
-// Both of a job of two, started.
+// The two workers of a job, started.
 struct Couple {
   explicit Couple(Cluster& cluster)
       : first(cluster.Options(0, 2)), second(cluster.Options(1, 2)) {
@@ -53,7 +53,7 @@ TEST(ClusterDeadlines, AWaitThatWasTooShortIsMadeAgain) {
                   AllOf(HasSubstr("tensor 'w'"), HasSubstr("step 1")));
     }
   }
-  // Still under way.
+  // The first push is still under way.
   EXPECT_TRUE(absl::IsFailedPrecondition(couple.first.Push()));
   ASSERT_TRUE(couple.second.Push().ok());
   EXPECT_TRUE(session.Wait(0).ok());
@@ -93,7 +93,7 @@ TEST(ClusterDeadlines, CancelEndsWhatWaitsAndWhatWouldWait) {
   ASSERT_TRUE(couple.second.Push().ok());
   EXPECT_TRUE(session.Wait(0).ok());
   EXPECT_THAT(couple.first.weights, Each(-0.5f));
-  // What is there is given, cancelled or not.
+  // Answers that have arrived are returned, even after Cancel.
   session.Cancel();
   EXPECT_TRUE(session.WaitAll().ok());
   EXPECT_TRUE(session.Leave().ok());
@@ -105,7 +105,8 @@ TEST(ClusterDeadlines, ABarrierThatWasLeftIsTheSameWhenEnteredAgain) {
   Session& session = *couple.first.session;
   EXPECT_TRUE(absl::IsDeadlineExceeded(session.Barrier(absl::Milliseconds(20))));
   EXPECT_TRUE(absl::IsDeadlineExceeded(session.Barrier(absl::ZeroDuration())));
-  // One barrier of the other member answers them all; a second one is another.
+  // One barrier of the other member ends the repeated calls. The next call is a new
+  // barrier.
   EXPECT_TRUE(couple.second.session->Barrier().ok());
   EXPECT_TRUE(session.Barrier().ok());
   EXPECT_TRUE(absl::IsDeadlineExceeded(session.Barrier(absl::Milliseconds(20))));
@@ -131,7 +132,7 @@ TEST(ClusterDeadlines, AnAverageThatNobodyWaitsForIsDropped) {
 TEST(ClusterDeadlines, AStartThatIsGivenUpLeavesNothing) {
   Cluster cluster({.servers = 1});
   const auto gathers = [](const auto& view) { return view.jobs.size() == 1; };
-  // Not "was lost", as of anyone who falls silent.
+  // The reason is not "was lost", as for a silent worker.
   const auto is_gone = [](const auto& view) {
     return std::ranges::all_of(
         view.jobs, [](const auto& job) { return job.reason == "all workers left"; });

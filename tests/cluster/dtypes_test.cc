@@ -1,4 +1,4 @@
-// Programs whose gradients and weights are BF16 or FP16.
+// Tests of programs whose gradients and weights are BF16 or FP16.
 #include <bit>
 #include <cstdint>
 #include <limits>
@@ -24,7 +24,7 @@ std::vector<uint16_t> Narrowed(const std::vector<float>& values, DType dtype) {
   return narrow;
 }
 
-// Exact in both types.
+// Returns values that are exact in both types.
 std::vector<float> InitialValues() {
   std::vector<float> values(kElements);
   for (size_t i = 0; i < kElements; ++i) {
@@ -42,10 +42,10 @@ std::vector<float> GradientOf(uint64_t step) {
 
 struct Ends {
   std::vector<std::vector<float>> wide;       // FP32 weights after each step
-  std::vector<std::vector<uint16_t>> narrow;  // those of the declared type
+  std::vector<std::vector<uint16_t>> narrow;  // 16-bit weights after each step
 };
 
-// The same gradients, as FP32 or as `dtype`; weights of both types in every run.
+// Trains with gradients of one type. Each run has weights in FP32 and in a 16-bit type.
 Ends Train(const SessionOptions& options, DType gradients, DType weights) {
   Ends ends;
   std::vector<float> wide = InitialValues();
@@ -72,8 +72,8 @@ Ends Train(const SessionOptions& options, DType gradients, DType weights) {
     std::ranges::fill(halves, uint16_t{0x7fff});
     ends.wide.push_back(wide);
     ends.narrow.push_back(narrow);
-    // Between Wait and PushPull it may write into its weights, too: the next views replace
-    // that.
+    // Between Wait and PushPull it may also write to its weights. The next views replace
+    // them.
     std::ranges::fill(narrow, uint16_t{0});
   }
   EXPECT_TRUE(session->Leave().ok());

@@ -1,4 +1,4 @@
-// Jobs of two tensors: every step takes a gradient or a Skip of both.
+// Tests of jobs with two tensors: every step needs a gradient or a Skip of both.
 #include <atomic>
 #include <string>
 #include <thread>
@@ -16,7 +16,8 @@ using ::testing::AllOf;
 using ::testing::Each;
 using ::testing::HasSubstr;
 
-// What a worker of such a job holds. The session goes first: its threads use the rest.
+// A worker of such a job. The session is destroyed first, because its threads use the
+// rest.
 struct Pair {
   explicit Pair(const SessionOptions& options) : session(*Session::Create(options)) {
     ids = {*session->Declare({.name = "generator", .shape = {100}}, weights[0]),
@@ -48,7 +49,7 @@ TEST(Lockstep, ATensorDoesNotRunAheadOfTheOthers) {
                 AllOf(HasSubstr("'generator' is pushed for step 1"),
                       HasSubstr("'discriminator' was pushed for step 0")));
   }
-  // The session goes on.
+  // The session continues.
   ASSERT_TRUE(worker.Push(1).ok());
   EXPECT_EQ(worker.session->step(), 1u);
   ASSERT_TRUE(worker.Push(0).ok());
@@ -84,7 +85,7 @@ TEST(Lockstep, SumsOnTheWorkerTakeSkipsAsPushes) {
   options.training.accumulate_on = TrainingOptions::Accumulate::kWorker;
   Pair worker(options);
   ASSERT_TRUE(worker.session->Start().ok());
-  // One gradient of one tensor, none of the other.
+  // Push one gradient of one tensor, and none of the other.
   ASSERT_TRUE(worker.Push(0).ok());
   for (const TensorId id : {0u, 1u, 1u}) ASSERT_TRUE(worker.session->Skip(id).ok());
   EXPECT_EQ(worker.session->step(), 1u);
@@ -104,8 +105,8 @@ TEST(Lockstep, AnOptimizerThatNeedsEveryGradientTakesNoSkip) {
   EXPECT_THAT(std::string(refused.message()), HasSubstr("push zeros"));
 }
 
-// Trains one tensor after the other, as generators and discriminators are, and checks
-// that the other one stands still.
+// Trains the tensors in turns, like a generator and a discriminator, and checks that the
+// other tensor does not change.
 absl::Status Alternate(Pair& worker, const Until& until) {
   SYNCLINE_RETURN_IF_ERROR(worker.session->Start());
   while (!until(worker.session->step())) {

@@ -1,4 +1,4 @@
-// Jobs whose workers need not wait for each other at every step.
+// Tests of jobs whose workers need not wait for each other at every step.
 #include <string>
 #include <thread>
 #include <vector>
@@ -38,7 +38,7 @@ SessionOptions WithMode(SessionOptions options, NamedOptions mode,
   return options;
 }
 
-// Both have joined, in one mode.
+// Two workers that have joined a job in one mode.
 struct TwoWorkers {
   explicit TwoWorkers(const NamedOptions& mode, const NamedOptions& optimizer = {})
       : fast(WithMode(cluster.Options(0, 2), mode, optimizer)),
@@ -53,7 +53,7 @@ struct TwoWorkers {
   Worker slow;
 };
 
-// Says goodbye on a thread of its own.
+// Calls Leave on a thread of its own.
 class Leaver {
  public:
   explicit Leaver(Session& session)
@@ -221,7 +221,7 @@ TEST(Modes, WhatDoesNotGoTogetherIsRefusedWithTheReason) {
   Worker worker(options);
   const absl::Status refused = worker.session->Start(Worker::kAWhile);
   EXPECT_THAT(std::string(refused.message()),
-              HasSubstr("in mode 'ssp:staleness=2' not every worker holds that one"));
+              HasSubstr("in mode 'ssp:staleness=2' not every worker holds"));
   options.training.mode.values["staleness"] = -1;
   EXPECT_THAT(std::string(Session::Create(options).status().message()),
               HasSubstr("staleness is -1, but must be a whole number in [0, 64]"));

@@ -3,9 +3,9 @@
 #
 #   sudo tests/deploy/build-image.sh [CONTEXT]      (default: this checkout)
 #
-# Needs root, and Debian's packages buildah and debootstrap. Takes minutes, so that CI does not run it.
-# The base image is made by debootstrap once; all of it lives in build/image (several GB).
-# KEEP=1 keeps the built image, as localhost/syncline:dev, for a look at it.
+# Needs root, and Debian's packages buildah and debootstrap. It takes minutes, so CI does not run it.
+# debootstrap makes the base image once. All files are in build/image (several GB).
+# KEEP=1 keeps the built image as localhost/syncline:dev.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 

@@ -1,6 +1,6 @@
-"""Helm, as the checks use it: the Go engine itself, through its Python binding.
+"""Helm for the checks: the Go engine itself, through its Python binding.
 
-Importing this module needs nothing; each function skips its check where Helm or PyYAML is missing.
+Importing this module needs no package. Each function skips its check if Helm or PyYAML is missing.
 """
 
 from pathlib import Path
@@ -31,7 +31,7 @@ def read_values(path: Path) -> dict[str, Any]:
 
 
 def lint(values: dict[str, Any]) -> list[str]:
-    """What `helm lint --strict` would print at level warning or error."""
+    """Returns what `helm lint --strict` prints at level warning or error."""
     warning = 2
     found = helm().lint(CHART, values, strict=True, namespace=NAMESPACE)
     worse = [m for m in found["messages"] if m["severity"] >= warning]
@@ -39,7 +39,7 @@ def lint(values: dict[str, Any]) -> list[str]:
 
 
 def render(values: dict[str, Any], chart: Path = CHART) -> list[Manifest]:
-    """What `helm template` would print, parsed. Raises HelmError when the chart refuses."""
+    """Returns the parsed output of `helm template`. Raises HelmError if the chart refuses the values."""
     yaml = need_module("yaml")
     with helm().Chart.load(chart) as loaded:
         files = loaded.render(values, name=RELEASE, namespace=NAMESPACE)
@@ -64,6 +64,6 @@ def named(manifests: list[Manifest], kind: str, suffix: str) -> Manifest:
 
 
 def pods(manifests: list[Manifest]) -> list[Manifest]:
-    """Every pod (or pod template) of the release, as {metadata, spec}."""
+    """Returns every pod (or pod template) of the release, as {metadata, spec}."""
     templates = [m["spec"]["template"] for m in manifests if "template" in m.get("spec", {})]
     return templates + of_kind(manifests, "Pod")

@@ -1,4 +1,4 @@
-"""The chart as its user meets it: it lints, it renders, and it refuses what it does not know."""
+"""Checks of the chart for its users: it lints, it renders, and it refuses unknown values."""
 
 import json
 import re
@@ -7,7 +7,7 @@ from typing import Any
 import chart
 from report import CHART, ROOT, VALUES_FILES, Report
 
-# What a user may get wrong, and a word that the refusal must contain.
+# Mistakes of users, and a word that the refusal must contain.
 REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("a misspelt section", {"sever": {"replicas": 3}}, "sever"),
     ("a misspelt key", {"server": {"replica": 3}}, "replica"),
@@ -66,7 +66,7 @@ def check_notes() -> None:
 
 
 def check_schema_is_closed() -> None:
-    """No object of the schema lets an unlisted key through, unless it says that it is open."""
+    """No object of the schema accepts an unlisted key, unless it says that it is open."""
     schema = json.loads((CHART / "values.schema.json").read_text())
     open_objects = []
 
@@ -96,7 +96,7 @@ def check_schema_and_values_agree() -> None:
             child = node["properties"][key]
             if "$ref" in child:
                 child = schema["$defs"][child["$ref"].rsplit("/", 1)[1]]
-            # Contexts that Kubernetes defines list more keys than the chart sets.
+            # Kubernetes defines more keys of these contexts than the chart sets.
             partial = key in ("podSecurityContext", "containerSecurityContext")
             if "properties" in child and key != "resources" and not partial:
                 if isinstance(value[key], dict) and value[key]:
@@ -107,7 +107,7 @@ def check_schema_and_values_agree() -> None:
 
 
 def check_every_value_is_explained() -> None:
-    """Each key has its own `# --` line, or stands in a section that has one."""
+    """Each key has its own `# --` line, or is in a section that has one."""
     lines = (CHART / "values.yaml").read_text().splitlines()
     bare: list[str] = []
     explained: list[tuple[int, bool]] = []  # (indent, explained) of the enclosing sections

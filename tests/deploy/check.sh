@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Checks deploy/ and helm/ with the real tools: Helm, Kubernetes' own types, promtool, hadolint.
+# Checks deploy/ and helm/ with real tools: Helm, Kubernetes' own types, promtool, hadolint.
 #
 #   tests/deploy/check.sh [WORD…]     only the checks whose name contains one of the words
 #
-# Needs nothing installed: what cannot be had is a SKIP line, never a failure. Python packages go to
-# build/venv. Closes with "deploy: N passed, N failed, N skipped"; exits 1 when something failed.
+# It needs nothing installed: a check whose tool is not available prints a SKIP line, and does not fail. Python packages
+# are installed to build/venv. The last line is "deploy: N passed, N failed, N skipped". The exit code is 1 if a check failed.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
@@ -17,7 +17,7 @@ present() {
   esac
 }
 
-# Without a package index this gives up after seconds, at the first package.
+# Without a package index this stops after seconds, at the first package.
 install_python_tools() {
   local module requirement
   [[ -x $VENV/bin/pip ]] || python3 -m venv "$VENV" || return 0
@@ -31,7 +31,7 @@ install_python_tools() {
 }
 
 mkdir -p build
-# Two runs in one checkout must not install into one environment at a time.
+# Two runs in one checkout must not install into the environment at the same time.
 exec 9>build/venv.lock
 flock 9
 install_python_tools

@@ -1,4 +1,4 @@
-"""compose.tls.yaml: each service its own certificate, made by the script in the file itself with the real binary."""
+"""Checks of compose.tls.yaml: the script in the file, with the real binary, makes a certificate for each service."""
 
 import os
 import subprocess
@@ -11,7 +11,7 @@ from report import Report, Skip, need_module, run
 
 PLAIN = image_checks.COMPOSE
 SECURE = PLAIN.with_name("compose.tls.yaml")
-# What the certificate in each volume must say, and who mounts it.
+# The text of the certificate in each volume, and the services that mount it.
 ROLES = {
     "coordinator": ("role    coordinator of cluster default", {"coordinator"}),
     "server": ("role    server of cluster default", {"server-0", "server-1"}),
@@ -21,7 +21,7 @@ ROLES = {
 
 
 def merged() -> dict[str, dict[str, Any]]:
-    """The services of both files together, as docker compose sees them."""
+    """Returns the merged services of both files, as docker compose sees them."""
     yaml = need_module("yaml")
     files = ("-f", PLAIN, "-f", SECURE, "--profile", "operator")
     return yaml.safe_load(run("docker-compose", *files, "config"))["services"]
@@ -46,14 +46,14 @@ def check_own_certificates() -> None:
             assert not [a for a in service["command"] if "insecure" in a], name
             revoked = environment.get("SYNCLINE_REVOKED")
             assert revoked == ("/certs/revoked" if name == "coordinator" else None), f"{name} has {revoked}"
-            if name != "operator":  # it waits for the coordinator, which waits for them
+            if name != "operator":  # the operator waits for the coordinator, which waits for `certs`
                 assert service["depends_on"]["certs"]["condition"] == "service_completed_successfully", name
             assert all(v["read_only"] for v in service["volumes"] if v["target"] == "/certs"), name
             assert service["read_only"] is True and service["cap_drop"] == ["ALL"], name
 
 
 def check_prometheus_believes_the_authority() -> None:
-    """It asks by HTTPS for what the plain one asks for by HTTP, and has the authority's certificate and no key."""
+    """Prometheus scrapes by HTTPS what it scrapes by HTTP otherwise, and has the authority's certificate and no key."""
     yaml = need_module("yaml")
     folder = PLAIN.parent.parent / "prometheus"
     plain, secure = (yaml.safe_load((folder / name).read_text()) for name in ("prometheus.yaml", "prometheus.tls.yaml"))
@@ -68,7 +68,7 @@ def check_prometheus_believes_the_authority() -> None:
 
 
 def check_script_makes_them() -> None:
-    """Runs the service `certs`, twice as a renewal would, in a folder instead of its volumes."""
+    """Runs the service `certs` in a folder instead of its volumes, twice, as for a renewal."""
     if os.geteuid() != 0:
         raise Skip("only root may give files to another user")
     binary = image_checks.binary()

@@ -1,6 +1,6 @@
-"""The Grafana dashboard: Grafana's own linter rules, expressions that Prometheus can parse, and copies that agree.
+"""Checks of the Grafana dashboard: Grafana's linter rules, valid Prometheus expressions, and equal copies.
 
-There is no Grafana here to draw it, so what a panel looks like is not checked.
+There is no Grafana here, so the look of panels is not checked.
 """
 
 import json
@@ -18,12 +18,12 @@ DASHBOARD = FOLDER / "syncline.json"
 COMPOSE = ROOT / "deploy" / "compose" / "compose.yaml"
 
 DATASOURCE = {"type": "prometheus", "uid": "${datasource}"}
-# Of those that Grafana knows, what this dashboard has use for.
+# The units of Grafana that this dashboard may use.
 UNITS = {"none", "s", "bytes", "Bps", "percentunit", "ops", "cps"}
 COLUMNS = 24
 SELECTOR = re.compile(r"\b(syncline_[a-z_]+|up)\{([^}]*)\}(\[[^\]]+\])?")
 OF_NO_JOB = re.compile(r"syncline_(build_info|server_memory_bytes|auth_refused_total|audit_lines_lost_total)$")
-# What Grafana puts in for a variable of which all values are chosen.
+# The text that Grafana inserts for a variable if all its values are chosen.
 VALUES = {"$__rate_interval": "1m", "$__range": "1h", "$job_name": ".+", "$job": ".+", "$release": ".*", "$instance": ".+"}
 
 
@@ -82,7 +82,7 @@ def check_no_panel_covers_another() -> None:
 
 
 def check_selectors() -> None:
-    """Each selector goes by all variables that its metric has a label for; counters are read as rates."""
+    """Each selector uses all variables for which its metric has a label, and counters are read as rates."""
     for title, expression in expressions():
         selectors = SELECTOR.findall(expression)
         named = re.findall(r"\bsyncline_[a-z_]+", expression)
@@ -100,7 +100,7 @@ def check_selectors() -> None:
 
 
 def check_expressions_parse() -> None:
-    """promtool reads each expression as that of a recording rule."""
+    """promtool parses each expression as that of a recording rule."""
     rules = []
     for number, (_, expression) in enumerate(expressions()):
         for variable, value in VALUES.items():
@@ -129,7 +129,7 @@ def check_chart_has_it() -> None:
 
 
 def check_compose_shows_it() -> None:
-    """Data source, provider and mounts of the compose file lead to each other."""
+    """Data source, provider and mounts of the compose file fit together."""
     yaml = need_module("yaml")
     service = yaml.safe_load(COMPOSE.read_text())["services"]["grafana"]
     mounts = {}

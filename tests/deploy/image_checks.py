@@ -1,7 +1,11 @@
-"""Dockerfile, compose file, and whether both and the chart use flags that the binary has."""
+"""Checks of the Dockerfile and the compose file, and that both and the chart use only flags that the binary has."""
 
 import os
 import re
+import socket
+import subprocess
+import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +41,7 @@ def check_dockerfile_promises() -> None:
 
 
 def check_build_context() -> None:
-    """What .dockerignore lets through exists, and what the build copies is let through."""
+    """Files that .dockerignore lets through exist, and it lets through all files that the build copies."""
     lines = (ROOT / ".dockerignore").read_text().splitlines()
     allowed = [line[1:] for line in lines if line.startswith("!")]
     absent = [path for path in allowed if not (ROOT / path).exists()]
@@ -84,7 +88,7 @@ def check_compose_paths() -> None:
 
 
 def check_compose_trains() -> None:
-    """Workers wait until the servers are well, and the coordinator waits for as many servers as there are."""
+    """Workers wait until the servers are healthy, and the coordinator waits for the right number of servers."""
     services = own_services()
     servers = [name for name in services if name.startswith("server-")]
     workers = [name for name in services if name.startswith("worker-")]
@@ -116,12 +120,53 @@ def binary() -> Path:
     return path
 
 
+def check_compose_ports_and_volumes() -> None:
+    """Services listen where their ports lead, and every named volume is declared and used."""
+    whole = compose()
+    listens = {name: {s["environment"][f"SYNCLINE_{v}"].rsplit(":", 1)[1] for v in ("LISTEN", "ADMIN_LISTEN")}
+               for name, s in long_running().items()}
+    listens |= {"prometheus": {"9090"}, "grafana": {"3000"}}
+    published = [port for s in whole["services"].values() for port in s.get("ports", [])]
+    assert len(set(published)) == len(published) == 4, published
+    for name, service in whole["services"].items():
+        for port in service.get("ports", []):
+            assert port.rsplit(":", 1)[1] in listens[name], f"{name} does not listen at {port}"
+    used = {volume.split(":")[0] for s in whole["services"].values() for volume in s.get("volumes", [])}
+    assert {v for v in used if not v.startswith(".")} == set(whole["volumes"]), used
+
+
+def check_compose_health_check() -> None:
+    """The health check, run as it is in the file, tells a service that is ready from one that is not."""
+    (script,) = {s["healthcheck"]["test"][3] for s in long_running().values()}
+    assert "/7071 " in script, script
+    for role in ("coordinator", "server"):
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            port = free.getsockname()[1]
+        # Nobody listens where the server looks for its coordinator, so it is alive, but never ready.
+        flags = ["--coordinator", "127.0.0.1:9"] if role == "server" else ["--listen", "127.0.0.1:0"]
+        wanted = [(0, "livez"), (0 if role == "coordinator" else 1, "readyz")]
+        with tempfile.TemporaryDirectory() as state:
+            process = subprocess.Popen(
+                [binary(), "serve", "--role", role, "--admin-listen", f"127.0.0.1:{port}", *flags],
+                env=os.environ | {"SYNCLINE_STATE_DIR": state}, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            try:
+                for code, page in wanted:
+                    asked = ["bash", "-c", script.replace("/7071 ", f"/{port} ").replace("/readyz", f"/{page}")]
+                    until = time.monotonic() + 30
+                    while (found := subprocess.run(asked, capture_output=True, timeout=30).returncode) != code:
+                        assert time.monotonic() < until, f"{page} of a {role}: {found}"
+                        time.sleep(0.1)
+            finally:
+                process.kill()
+                process.wait()
+
+
 def flags_of(command: str) -> set[str]:
     return set(re.findall(r"--[a-z][a-z-]+", run(str(binary()), *command.split(), "--help")))
 
 
 def check_flags_exist() -> None:
-    """Flags and SYNCLINE_ variables of the chart, the compose file and the image."""
+    """The binary has all flags and SYNCLINE_ variables of the chart, the compose file and the image."""
     known = {name: flags_of(name) for name in ("serve", "status", "bench pushpull-worker")}
     used: set[tuple[str, str]] = set()
     server = {"engineThreads": 2, "journal": {"enabled": True}}
@@ -135,7 +180,7 @@ def check_flags_exist() -> None:
         words = [a for a in command if re.fullmatch(r"[a-z][a-z-]+", a)]
         flags = [a.split("=")[0] for a in command[1:] if a.startswith("--")]
         used |= {(" ".join(w for w in words if w != "json"), flag) for flag in flags}
-    # Of workers, the session reads RANK, WORLD_SIZE and the like.
+    # The session of a worker reads RANK, WORLD_SIZE and the like.
     variables = [v for s in long_running().values() for v in s["environment"]]
     for config in chart.of_kind(chart.render({}), "ConfigMap"):
         variables += [v for v in config["data"] if v.startswith("SYNCLINE_")]
@@ -160,4 +205,6 @@ def add_checks(report: Report) -> None:
     report.check("compose paths and names agree", check_compose_paths)
     report.check("compose trains something", check_compose_trains)
     report.check("compose is scraped", check_compose_is_scraped)
+    report.check("compose ports and volumes fit", check_compose_ports_and_volumes)
+    report.check("compose health check works", check_compose_health_check)
     report.check("deployed flags exist", check_flags_exist)

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Proves that the image builds and starts, without a container engine: the CI stage `image`.
+"""Proves that the image builds and starts, without a container engine. It is the CI stage `image`.
 
     tests/deploy/image_context.py [--keep]
 
-Copies the build context, as .dockerignore leaves it, to build/image-context; runs there what the Dockerfile's build
-stage RUNs after its last COPY; puts the binary where the runtime stage puts it; starts the image's own command with
-the image's environment and asks its probes. The packages of the runtime stage must hold every library that the
-binary loads, where this machine runs the image's release of Debian.
+Copies the build context, as .dockerignore leaves it, to build/image-context. Runs there the commands that the
+Dockerfile's build stage RUNs after its last COPY. Puts the binary where the runtime stage puts it, starts the image's
+command with the image's environment, and calls its probes. If this machine runs the image's release of Debian, the
+packages of the runtime stage must contain every library that the binary loads.
 """
 
 import json
@@ -25,19 +25,19 @@ DOCKERFILE = ROOT / "deploy" / "docker" / "Dockerfile"
 CONTEXT = ROOT / "build" / "image-context"
 START_SECONDS = 120
 STOPPED_CLEANLY = 143
-# In every Debian image.
+# Packages of every Debian image.
 BASE_PACKAGES = {"libc6", "libgcc-s1", "libstdc++6", "zlib1g"}
 
 
 def pattern(line: str) -> re.Pattern[str]:
-    """A line of .dockerignore as Docker reads it: * stays within a folder, ** does not."""
+    """Returns a line of .dockerignore as a pattern: * stays within a folder, ** does not."""
     parts = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
     tokens = re.findall(r"\*\*/|\*\*|\*|\?|[^*?]+", line.strip("/"))
     return re.compile("".join(parts.get(token, re.escape(token)) for token in tokens))
 
 
 class Ignore:
-    """The last line that matches a path, or a folder above it, decides."""
+    """The rules of .dockerignore. The last line that matches a path, or a folder above it, decides."""
 
     def __init__(self, text: str) -> None:
         lines = [line.strip() for line in text.splitlines()]
@@ -54,13 +54,13 @@ class Ignore:
 
 
 def copy_context(ignore: Ignore) -> int:
-    """The files of the checkout, committed or not; what git ignores is no part of a fresh clone."""
+    """Copies the files of the checkout, committed or not, except files that git ignores."""
     listed = subprocess.run(
         ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
         cwd=ROOT, capture_output=True, text=True, check=True,
     ).stdout.split("\0")
     wanted = {name for name in listed if name and (ROOT / name).is_file() and not ignore.hides(name)}
-    # The build tree stays, so that a second run builds only what changed.
+    # The build tree stays, so that a second run builds only changed files.
     for old in [path for path in CONTEXT.rglob("*") if path.is_file()]:
         name = str(old.relative_to(CONTEXT))
         if name not in wanted and not name.startswith("build/"):
@@ -74,7 +74,7 @@ def copy_context(ignore: Ignore) -> int:
 
 
 def stages(text: str) -> dict[str, list[str]]:
-    """The instructions of each build stage, continuation lines joined, comments left out."""
+    """Returns the instructions of each build stage, with joined continuation lines and without comments."""
     lines = [line for line in text.splitlines() if not line.lstrip().startswith("#")]
     found: dict[str, list[str]] = {}
     name = ""
@@ -100,7 +100,7 @@ def check_libraries(binary: Path, runtime: list[str]) -> str:
         ["readelf", "-d", binary], capture_output=True, text=True, check=True).stdout)
     paths = dict(re.findall(r"(\S+) => (\S+)", subprocess.run(
         ["ldd", binary], capture_output=True, text=True, check=True).stdout))
-    # abseil and others come with the packages that depend on them.
+    # Libraries such as abseil come with the packages that depend on them.
     known, queue = set(), list(listed)
     while queue:
         package = queue.pop()
@@ -127,7 +127,7 @@ def ask(url: str) -> str:
 
 
 def check_start(binary: Path, runtime: list[str]) -> str:
-    """ENTRYPOINT and CMD of the image, on ports that are free, answers its probes and ends when told to."""
+    """The image's ENTRYPOINT and CMD, on free ports, answer the probes and end on a signal."""
     entry = json.loads(next(l for l in runtime if l.startswith("ENTRYPOINT ")).split(" ", 1)[1])
     command = json.loads(next(l for l in runtime if l.startswith("CMD ")).split(" ", 1)[1])
     assert entry == ["syncline"], entry

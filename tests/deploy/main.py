@@ -10,6 +10,7 @@ import manifest_checks
 import promise_checks
 import prometheus_checks
 import runbook_checks
+import storage_checks
 from report import Report
 
 
@@ -19,6 +20,7 @@ def main() -> int:
         chart_checks,
         manifest_checks,
         promise_checks,
+        storage_checks,
         image_checks,
         compose_tls_checks,
         prometheus_checks,

@@ -1,8 +1,8 @@
-"""The rendered manifests against Kubernetes' own types, two ways.
+"""Checks the rendered manifests against Kubernetes' own types, in two ways.
 
-kubernetes-validate has the API's JSON schemas (all kinds, several releases, closed objects);
-kubectl decodes pod-template kinds into the real client types and silently drops what it does not
-know, so that what is missing from its answer was misspelt. Neither knows custom resources.
+kubernetes-validate has the API's JSON schemas (all kinds, several releases, closed objects). kubectl decodes kinds with
+pod templates into the real client types, and silently drops unknown fields: a field that its answer lacks is misspelt.
+Neither knows custom resources.
 """
 
 import copy
@@ -16,7 +16,7 @@ from report import VALUES_FILES, Report, Skip, need_module, run
 RELEASES = ("1.32", "1.37")
 CUSTOM = ("Certificate", "PrometheusRule", "ServiceMonitor")
 POD_TEMPLATE_KINDS = ("StatefulSet", "Job")
-# Chart.yaml's kubeVersion: an older kubectl drops fields that are right.
+# Chart.yaml's kubeVersion. An older kubectl drops valid fields.
 OLDEST_KUBECTL = (1, 29)
 
 
@@ -37,11 +37,11 @@ def check_schemas(manifests: list[chart.Manifest], release: str) -> None:
 
 
 def dropped(sent: Any, kept: Any, path: str = "") -> list[str]:
-    """Paths of `sent` that `kept` lacks."""
+    """Returns the paths of `sent` that `kept` lacks."""
     if isinstance(sent, dict):
         if not isinstance(kept, dict):
             return [path] if sent else []
-        # Empty values may be left out; that is no typing error.
+        # Empty values may be omitted. This is not a typing error.
         filled = {key: value for key, value in sent.items() if value not in (None, "", [])}
         return [
             p for key, value in filled.items()
@@ -64,7 +64,7 @@ def need_kubectl() -> None:
 
 
 def kubectl_decode(manifest: chart.Manifest) -> None:
-    """Decodes with the client's own types, by a change that touches no file and no server."""
+    """Decodes with the client's own types, by a change that affects no file and no server."""
     need_kubectl()
     answer = run(
         "kubectl", "set", "env", "--local", "-f", "-", "-o", "json", "TYPED_DECODE=1",
@@ -81,7 +81,7 @@ def check_kubectl(manifests: list[chart.Manifest]) -> None:
 
 
 def broken_statefulsets() -> list[tuple[str, chart.Manifest]]:
-    """Damaged copies of a good manifest: each validator must refuse them all."""
+    """Returns damaged copies of a valid manifest. Each validator must refuse all of them."""
     good = chart.named(chart.render({}), "StatefulSet", "-server")
     misspelt = copy.deepcopy(good)
     container = misspelt["spec"]["template"]["spec"]["containers"][0]

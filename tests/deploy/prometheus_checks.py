@@ -1,4 +1,4 @@
-"""Scrape configuration and alerts: promtool, and whether the metrics they name are real."""
+"""Checks of scrape configuration and alerts: promtool accepts them, and the metrics that they name exist."""
 
 import re
 
@@ -26,7 +26,7 @@ def metrics_in(text: str) -> set[str]:
 
 
 def registered() -> set[str]:
-    """The metrics that the code names; the check is skipped where it names none."""
+    """Returns the metrics that the code names. Skips the check if there are none."""
     code = ""
     for folder in SOURCES:
         for path in (ROOT / folder).rglob("*"):

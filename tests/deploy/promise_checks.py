@@ -1,4 +1,4 @@
-"""What the chart promises beyond well-formed YAML: parts that fit, nothing privileged, upgrades that restart no server for nothing."""
+"""Checks of the chart's promises: its parts fit together, nothing is privileged, no upgrade restarts servers needlessly."""
 import shutil
 import tempfile
 from pathlib import Path
@@ -68,7 +68,7 @@ def check_mounts_exist(manifests: list[chart.Manifest]) -> None:
 
 
 def check_revoked_list() -> None:
-    """The coordinator alone sees it, at the path that it is told."""
+    """Only the coordinator sees the list, at the path in its flag."""
     values = {"tls": TLS["tls"] | {"revokedSecret": "taken-back"}}
     for owner in chart.of_kind(chart.render(values), "StatefulSet"):
         spec = owner["spec"]["template"]["spec"]
@@ -85,7 +85,7 @@ def check_revoked_list() -> None:
 
 
 def check_addresses_lead_somewhere(manifests: list[chart.Manifest]) -> None:
-    """Every in-cluster host in a flag or a variable is a service that the release makes."""
+    """Every in-cluster host in a flag or a variable is a service of the release."""
     services = {s["metadata"]["name"] for s in chart.of_kind(manifests, "Service")}
     texts = [text for c in containers(manifests)
              for text in c.get("args", []) + [e.get("value", "") for e in c["env"] or []]]
@@ -161,7 +161,7 @@ def check_jobs_wait_for_all_servers() -> None:
 
 
 def check_standbys() -> None:
-    """Several coordinators share an etcd that they reach; servers and workers know all of them."""
+    """Several coordinators share an etcd that they can reach, and servers and workers know all of them."""
     etcd = {"endpoints": ["e-0.e:2379", "e-1.e:2380"], "prefix": "/x", "tlsSecret": "for-etcd"}
     manifests = chart.render({"coordinator": {"replicas": 2, "etcd": etcd}} | WORKERS)
     stateful = chart.named(manifests, "StatefulSet", "-coordinator")
@@ -189,7 +189,7 @@ def check_standbys() -> None:
 
 
 def check_releases_share_no_prefix() -> None:
-    """Two clusters with one prefix would take each other's coordinators for their own."""
+    """Two releases have different prefixes, so that they do not use each other's coordinators."""
     states = set()
     for name in ("one", "two"):
         values = {"fullnameOverride": name, "coordinator": {"replicas": 2, "etcd": {"endpoints": ["e:2379"]}}}
@@ -200,7 +200,7 @@ def check_releases_share_no_prefix() -> None:
 
 
 def check_engine_threads_fit_the_pod() -> None:
-    """A process sees its node's cores; the chart knows what the pod may use."""
+    """The chart sets the engine threads to the cores of the pod, because a process sees those of its node."""
     for resources, setting, expected in (
         ({"requests": {"cpu": "6"}}, 0, 6),
         ({"requests": {"cpu": "2"}, "limits": {"cpu": "3500m"}}, 0, 3),
@@ -229,7 +229,7 @@ def check_servers_have_no_control_port() -> None:
 
 
 def check_parts_can_be_extended() -> None:
-    """A volume, a variable and a sidecar for each part; above all data for workers."""
+    """Each part can get a volume, a variable and a sidecar, for example the data of workers."""
     more = {
         "extraEnv": [{"name": "EXTRA", "value": "1"}],
         "extraVolumes": [{"name": "data", "emptyDir": {}}],
@@ -252,7 +252,7 @@ def check_parts_can_be_extended() -> None:
 
 
 def check_worker_job_can_grow() -> None:
-    """Only what Kubernetes lets change differs between a job of 4 workers and of 6."""
+    """Jobs of 4 and of 6 workers differ only in fields that Kubernetes allows to change."""
     small = WORKERS["worker"] | {"worldSize": 4}
     jobs = [
         chart.of_kind(chart.render({"worker": small | {"replicas": n}}), "Job")[0]["spec"]
@@ -271,66 +271,6 @@ def check_upgrades_wait_for_you() -> None:
             assert stateful["spec"]["updateStrategy"] == {"type": expected}
 
 
-def check_checkpoints_are_shared() -> None:
-    """Coordinator and servers write to one claim, which outlives the release."""
-    for values, claim in (({}, "demo-syncline-checkpoints"), ({"existingClaim": "mine"}, "mine")):
-        manifests = chart.render({"checkpoints": {"enabled": True} | values})
-        made = chart.of_kind(manifests, "PersistentVolumeClaim")
-        assert [c["metadata"]["name"] for c in made] == ([] if values else [claim]), made
-        assert all(c["metadata"]["annotations"]["helm.sh/resource-policy"] == "keep" for c in made)
-        for stateful in chart.of_kind(manifests, "StatefulSet"):
-            spec = stateful["spec"]["template"]["spec"]
-            assert {"name": "checkpoints", "persistentVolumeClaim": {"claimName": claim}} in spec["volumes"]
-            assert {"name": "checkpoints", "mountPath": "/checkpoints"} in spec["containers"][0]["volumeMounts"]
-            assert "--checkpoint-dir=/checkpoints" in spec["containers"][0]["args"]
-    assert not chart.of_kind(chart.render({}), "PersistentVolumeClaim"), "on by default"
-
-
-def check_checkpoints_go_to_a_bucket() -> None:
-    """No volume; coordinator and servers have the keys, and may reach the bucket."""
-    for endpoint, port in (("", 443), ("http://minio.minio.svc:9000", 9000), ("https://s3.example.com/x", 443), ("http://s3", 80)):
-        s3 = {"bucket": "training", "prefix": "team/night", "endpoint": endpoint, "credentialsSecret": "bucket"}
-        values = {"checkpoints": {"enabled": True, "s3": s3}, "networkPolicy": {"enabled": True}}
-        manifests = chart.render(values)
-        assert not chart.of_kind(manifests, "PersistentVolumeClaim")
-        for stateful in chart.of_kind(manifests, "StatefulSet"):
-            spec = stateful["spec"]["template"]["spec"]
-            container = spec["containers"][0]
-            assert "checkpoints" not in {v["name"] for v in spec["volumes"]} | {m["name"] for m in container["volumeMounts"]}
-            assert "--checkpoint-dir=s3://training/team/night" in container["args"]
-            env = {e["name"]: e for e in container["env"]}
-            for key in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"):
-                source = env[key]["valueFrom"]["secretKeyRef"]
-                assert (source["name"], source["key"]) == ("bucket", key)
-                assert source.get("optional", False) == (key == "AWS_SESSION_TOKEN"), source
-            assert env.get("AWS_ENDPOINT_URL_S3", {}).get("value", "") == endpoint
-        egress = chart.of_kind(manifests, "NetworkPolicy")[0]["spec"]["egress"]
-        assert port in {p["port"] for rule in egress for p in rule.get("ports", [])}, (endpoint, egress)
-
-
-def check_journals_stay() -> None:
-    """Each server writes journals to a claim of its own, which outlives the pod and the release."""
-    manifests = chart.render({"server": {"journal": {"enabled": True, "size": "7Gi", "snapshotFactor": 2.5}}})
-    for stateful in chart.of_kind(manifests, "StatefulSet"):
-        spec = stateful["spec"]
-        container = spec["template"]["spec"]["containers"][0]
-        mounts = {m["name"]: m["mountPath"] for m in container["volumeMounts"]}
-        claims = {c["metadata"]["name"]: c["spec"] for c in spec.get("volumeClaimTemplates", [])}
-        if not stateful["metadata"]["name"].endswith("-server"):
-            assert "journal" not in mounts and "journal" not in claims, "of the coordinator"
-            continue
-        assert mounts["journal"] == "/journal", mounts
-        assert claims["journal"]["resources"]["requests"]["storage"] == "7Gi"
-        assert set(spec["persistentVolumeClaimRetentionPolicy"].values()) == {"Retain"}
-        assert {"--journal-dir=/journal", "--journal-snapshot-factor=2.5"} <= set(container["args"])
-        # SIGTERM is what makes it hand over (45 s): nothing may cut that short.
-        assert "preStop" not in container.get("lifecycle", {})
-        assert spec["template"]["spec"]["terminationGracePeriodSeconds"] > 45
-    for stateful in chart.of_kind(chart.render({}), "StatefulSet"):
-        args = stateful["spec"]["template"]["spec"]["containers"][0]["args"]
-        assert not [a for a in args if "journal" in a], "on by default"
-
-
 def check_budget() -> None:
     values = {"podDisruptionBudget": {"maxUnavailable": 0}}
     for budget in chart.of_kind(chart.render(values), "PodDisruptionBudget"):
@@ -338,7 +278,7 @@ def check_budget() -> None:
 
 
 def check_alerts_know_every_release() -> None:
-    """The labels that the alerts go by do not depend on the names that a user chooses."""
+    """The labels that alerts use do not depend on names that a user chooses."""
     values = {"nameOverride": "ps", "serviceMonitor": {"enabled": True},
               "prometheusRule": {"enabled": True}}
     manifests = chart.render(values)
@@ -396,7 +336,7 @@ def check_service_monitor() -> None:
 
 
 def admin_schemes(manifests: list[chart.Manifest]) -> set[str]:
-    """What probes, services and the monitor believe that the admin port speaks."""
+    """Returns the schemes that probes, services and the monitor use for the admin port."""
     probes = {c[probe]["httpGet"]["scheme"].lower() for c in containers(chart.of_kind(manifests, "StatefulSet"))
               for probe in ("startupProbe", "readinessProbe", "livenessProbe")}
     ports = {p["appProtocol"] for s in chart.of_kind(manifests, "Service") for p in s["spec"]["ports"] if p["name"] == "admin"}
@@ -405,7 +345,7 @@ def admin_schemes(manifests: list[chart.Manifest]) -> set[str]:
 
 
 def check_admin_port_is_sealed() -> None:
-    """With TLS everybody speaks HTTPS to it, and Prometheus verifies a name that the certificate has."""
+    """With TLS all parts use HTTPS for it, and Prometheus verifies a name that the certificate has."""
     scraped = {"serviceMonitor": {"enabled": True}}
     for values, scheme, flag in (({}, "http", False), (TLS, "https", False), (TLS | {"admin": {"plain": True}}, "http", True)):
         manifests = chart.render(scraped | values)
@@ -429,7 +369,7 @@ def check_admin_port_is_sealed() -> None:
 
 
 def check_admin_token() -> None:
-    """The services read the file that is mounted, Prometheus shows what is in the same secret."""
+    """The services read the mounted file, and Prometheus sends the token of the same secret."""
     manifests = chart.render({"admin": {"tokenSecret": "readers"}, "serviceMonitor": {"enabled": True}})
     stateful = chart.of_kind(manifests, "StatefulSet")
     assert len(stateful) == 2
@@ -486,9 +426,6 @@ def add_checks(report: Report) -> None:
     report.check("parts can be extended", check_parts_can_be_extended)
     report.check("a worker job can grow", check_worker_job_can_grow)
     report.check("upgrades wait for you", check_upgrades_wait_for_you)
-    report.check("checkpoints are shared and stay", check_checkpoints_are_shared)
-    report.check("checkpoints go to a bucket", check_checkpoints_go_to_a_bucket)
-    report.check("journals have a volume each, and stay", check_journals_stay)
     report.check("the disruption budget is a setting", check_budget)
     report.check("alerts know every release", check_alerts_know_every_release)
     report.check("a changed setting restarts pods", check_settings_restart_pods)

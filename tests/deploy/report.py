@@ -1,8 +1,7 @@
-"""Runs named checks, prints one line for each, and counts.
+"""Runs named checks, prints one line for each, and counts them.
 
-A check is a function without arguments: it returns (passed), raises Skip (its tool is not there)
-or raises anything else (failed). AssertionError is what checks raise themselves, so that its text
-is the whole message.
+A check is a function without arguments. It passes if it returns. If it raises Skip, its tool is missing. Any other
+exception means that it failed. Checks raise AssertionError themselves, so its text is the whole message.
 
     report = Report(only=[])
     report.check("promtool check config", lambda: run("promtool", "check", "config", path))
@@ -23,7 +22,7 @@ VALUES_FILES = sorted((CHART / "ci").glob("*-values.yaml"))
 
 
 class Skip(Exception):
-    """The tool for a check is not there; the text says which."""
+    """The tool for a check is missing. The text says which one."""
 
 
 class Report:
@@ -52,7 +51,7 @@ class Report:
         print(f"FAIL {name}\n     " + text.strip().replace("\n", "\n     "), flush=True)
 
     def close(self) -> int:
-        """Prints the line of counts and returns the exit code: 77 when nothing could be checked."""
+        """Prints the counts, and returns the exit code: 77 if nothing could be checked."""
         print(
             f"deploy: {self._passed} passed, {self._failed} failed, {self._skipped} skipped"
         )
@@ -62,7 +61,7 @@ class Report:
 
 
 def need_module(name: str) -> ModuleType:
-    """Imports a Python package, or skips the check."""
+    """Imports a Python package, or skips the check without it."""
     try:
         return importlib.import_module(name)
     except ImportError as error:
@@ -70,7 +69,7 @@ def need_module(name: str) -> ModuleType:
 
 
 def run(program: str, *args: object, stdin: str | None = None, cwd: Path = ROOT) -> str:
-    """Runs a program and returns its standard output; skips the check where it is missing."""
+    """Runs a program and returns its standard output. Skips the check if the program is missing."""
     path = shutil.which(program)
     if path is None:
         raise Skip(f"{program} is not installed")

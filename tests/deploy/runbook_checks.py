@@ -1,4 +1,4 @@
-"""Runbooks: a page for each alert, and commands that the binary knows."""
+"""Checks of the runbooks: there is a page for each alert, and the binary knows all commands."""
 
 import re
 from typing import Iterator
@@ -9,7 +9,7 @@ from report import ROOT, Report, need_module
 
 FOLDER = ROOT / "deploy" / "runbooks"
 PARTS = ["Look", "Mend", "Prevent"]
-# Those of several words; of all others the first word is the command.
+# Commands of several words. For all others the first word is the command.
 NESTED = re.compile(r"(certs|plan|bench|checkpoint) [a-z-]+")
 
 
@@ -38,7 +38,7 @@ def check_pages_have_all_parts() -> None:
     for name, text in pages().items():
         assert text.startswith(f"# {name}\n"), f"{name} has another title"
         assert re.findall(r"^## (.*)$", text, re.M) == PARTS, f"{name} has other parts"
-        assert len(text.splitlines()) <= 60, f"{name} is no short page"
+        assert len(text.splitlines()) <= 60, f"{name} is not a short page"
 
 
 def check_links_lead_somewhere() -> None:
@@ -48,7 +48,7 @@ def check_links_lead_somewhere() -> None:
 
 
 def commands(text: str) -> Iterator[str]:
-    """What stands in backticks or in an indented block, from `syncline` on."""
+    """Returns the text in backticks or in indented blocks, from `syncline` on."""
     inline = [" ".join(code.split()) for code in re.findall(r"`([^`]+)`", text)]
     block = [line.split(" # ")[0] for line in text.splitlines() if line.startswith("    ")]
     for code in inline + block:

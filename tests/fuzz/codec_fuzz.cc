@@ -1,7 +1,7 @@
-// One encoded tile, as DecodeAdd gets it from a frame whose header was right.
+// Fuzzes one encoded tile, as DecodeAdd gets it from a frame with a valid header.
 //
 //   offset  bytes
-//   0       1      which of Transfers()
+//   0       1      index in Transfers()
 //   1       3      elements, modulo a tile and one
 //   4       rest   the encoding
 #include "comm/base/limits.h"

@@ -1,7 +1,7 @@
-// The payload of a push: frames of a block, parsed and added up as a shard does.
+// Fuzzes the payload of a push: frames of a block, parsed and added up as a shard does.
 //
 //   offset  bytes
-//   0       1      which of Transfers()
+//   0       1      index in Transfers()
 //   1       1      Repair
 //   2       3      elements of the block, less one, modulo three tiles
 //   5       rest   the payload
@@ -18,7 +18,7 @@
 namespace syncline::fuzz {
 namespace {
 
-// What is made right before parsing: no mutation finds a CRC.
+// The CRCs to correct before parsing, because no mutation finds a CRC.
 enum Repair : uint32_t { kHeaderCrcs = 1, kPayloadCrcs = 2 };
 
 constexpr uint32_t kMaxElements = 3 * kTileElements;

@@ -17,7 +17,8 @@ void CheckUntouched(std::span<const float> values) {
   for (const float value : values) SYNCLINE_CHECK(value == kBefore);
 }
 
-// NaN has many bits: which of them a sum has is the compiler's choice.
+// Checks for the same bits. All NaNs are equal, because the compiler may choose the bits
+// of a NaN.
 void CheckSame(std::span<const float> a, std::span<const float> b) {
   for (size_t i = 0; i < a.size(); ++i) {
     SYNCLINE_CHECK(std::bit_cast<uint32_t>(a[i]) == std::bit_cast<uint32_t>(b[i]) ||
@@ -79,6 +80,13 @@ void Append(Bytes& input, ByteView bytes) {
   input.insert(input.end(), bytes.begin(), bytes.end());
 }
 
+Bytes Seed(bool second_decoder, std::string_view text) {
+  Bytes seed;
+  Append(seed, second_decoder ? 1 : 0, 1);
+  Append(seed, std::as_bytes(std::span(text)));
+  return seed;
+}
+
 std::vector<std::string> TransferTexts() {
   std::vector<std::string> texts;
   for (const TransferPreset& preset : TransferPresets()) {
@@ -125,7 +133,8 @@ std::vector<float> SomeValues(uint32_t count, uint32_t seed) {
 }
 
 bool CheckCodec(const Codec& codec, ByteView bytes, uint32_t elements) {
-  // Memory that ends where they end, so that AddressSanitizer sees a byte too many.
+  // The memory ends where the bytes end, so that AddressSanitizer finds a read beyond
+  // them.
   const Bytes exact(bytes.begin(), bytes.end());
   const absl::Status status = codec.Validate(exact, elements);
   if (status.ok()) {

@@ -1,8 +1,8 @@
-// Names in certificates, and the file of --identities.
+// Fuzzes names in certificates, and the file of --identities.
 //
 //   offset  bytes
-//   0       1      0: a URI, otherwise a file
-//   1       rest   it
+//   0       1      0: a URI; otherwise a file
+//   1       rest   the URI or the file
 #include <string>
 
 #include "absl/status/status.h"
@@ -14,16 +14,9 @@
 namespace syncline::fuzz {
 namespace {
 
-Bytes Seed(bool is_file, std::string_view text) {
-  Bytes seed;
-  Append(seed, is_file ? 1 : 0, 1);
-  Append(seed, std::as_bytes(std::span(text)));
-  return seed;
-}
-
 void CheckUri(const std::string& uri) {
   const absl::StatusOr<Identity> identity = ParseIdentityUri(uri);
-  // With its own cluster known, a URI is somebody exactly when it parses.
+  // If its own cluster is known, a URI is accepted exactly if it parses.
   Acquaintances known;
   if (identity.ok()) known.cluster = identity->cluster;
   const absl::StatusOr<Identity> found = Identify({.uris = {uri}}, known);
@@ -33,7 +26,7 @@ void CheckUri(const std::string& uri) {
     SYNCLINE_CHECK(IsPrintable(std::string(found.status().message())));
     return;
   }
-  // There is one way to write it.
+  // Each identity has only one URI.
   SYNCLINE_CHECK(*UriOf(*identity) == uri);
   SYNCLINE_CHECK(*found == *identity);
   SYNCLINE_CHECK(identity->job.empty() == (identity->role != Role::kWorker));

@@ -1,11 +1,11 @@
-// Runs a fuzzer without libFuzzer: its seeds, the files that are named, and random
-// mutations of both, the same ones for the same --seed.
+// Runs a fuzzer without libFuzzer: its seeds, the named files, and random mutations of
+// both, which are the same for the same --seed.
 //
 //   fuzz_codec --mutations 100000 --seed 7
-//   fuzz_codec --mutations 0 crash-4711          # repeats what was found
+//   fuzz_codec --mutations 0 crash-4711          # repeats a crash
 //   fuzz_codec --write-seeds corpus/             # for libFuzzer
 //
-// The inputs run in a child process. If it dies, the input it was at is left in
+// The inputs run in a child process. If it dies, its last input is written to
 // crash-NUMBER, and the exit code is 1.
 #include <sys/mman.h>
 #include <sys/wait.h>
@@ -90,7 +90,7 @@ class Inputs {
 
 int Run(const Options& options) {
   const Inputs inputs(options);
-  // Shared with the child, so that its last number survives it.
+  // The page is shared with the child, so that the child's last number survives it.
   void* const page = mmap(nullptr, sizeof(uint64_t), PROT_READ | PROT_WRITE,
                           MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   SYNCLINE_CHECK(page != MAP_FAILED);

@@ -1,7 +1,7 @@
-// A message header.
+// Fuzzes a message header.
 //
 //   offset  bytes
-//   0       1      1: make the CRC right before parsing
+//   0       1      1: correct the CRC before parsing
 //   1       rest   the header
 #include <cstring>
 
@@ -19,7 +19,7 @@ void CheckHeader(ByteView bytes) {
     SYNCLINE_CHECK(absl::IsInvalidArgument(header.status()));
     return;
   }
-  // Nothing of it was lost or changed.
+  // Sealing the parsed header gives the same bytes.
   MessageHeader again = *header;
   const ByteView sealed = SealHeader(again);
   SYNCLINE_CHECK(sealed.size() == bytes.size());

@@ -11,7 +11,8 @@ constexpr uint32_t kInteresting[] = {0,          1,          0x7f,       0x80,
                                      0x7f800000, 0x7fc00000, 0x7fffffff, 0x80000000,
                                      0xff800000, 0xffffffff, 0xffffffc1};
 
-// A place in `bytes`, near its start half of the time: that is where the structure is.
+// Returns a position in `bytes`. Half of the time it is near the start, where the
+// structure is.
 size_t Place(const Bytes& bytes, std::mt19937& random) {
   const size_t reach =
       random() % 2 == 0 ? bytes.size() : std::min<size_t>(bytes.size(), 96);
@@ -25,7 +26,7 @@ void Overwrite(Bytes& bytes, std::mt19937& random) {
   std::memcpy(bytes.data() + at, &value, width);
 }
 
-// Part of one input in another, at any place of both.
+// Copies a part of one input into another, at random positions of both.
 void Splice(Bytes& bytes, const Bytes& other, std::mt19937& random) {
   if (other.empty()) return;
   const size_t from = Place(other, random);

@@ -1,4 +1,4 @@
-// Damages inputs the way that fuzzers do: bits, bytes, interesting numbers, lengths, and
+// Changes inputs the way that fuzzers do: bits, bytes, interesting numbers, lengths, and
 // parts of other inputs.
 #pragma once
 
@@ -9,7 +9,8 @@
 
 namespace syncline::fuzz {
 
-// One of `corpus` after a few random changes. REQUIRES: a corpus.
+// Returns one input of `corpus` after a few random changes. REQUIRES: `corpus` is not
+// empty.
 Bytes Mutated(std::span<const Bytes> corpus, std::mt19937& random);
 
 }  // namespace syncline::fuzz

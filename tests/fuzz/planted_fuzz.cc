@@ -1,4 +1,4 @@
-// A fuzzer with a bug, so that a test sees main.cc find one.
+// A fuzzer with a bug, so that a test can check that main.cc finds it.
 #include "comm/base/check.h"
 #include "tests/fuzz/fuzz.h"
 

@@ -1,7 +1,7 @@
-// What a member sends on a TCP connection, after the handshake.
+// Fuzzes the bytes that a member sends on a TCP connection after the handshake.
 //
 //   offset  bytes
-//   0       1      how many bytes come at once, less one
+//   0       1      number of bytes that arrive at a time, minus one
 //   1       1      1: the receiver refuses every other payload
 //   2       rest   the stream
 #include <algorithm>
@@ -17,7 +17,7 @@
 namespace syncline::fuzz {
 namespace {
 
-// Takes what arrives, and remembers it.
+// Records the messages that arrive.
 class Taker : public Receiver {
  public:
   explicit Taker(bool refuses) : refuses_(refuses) {}
@@ -26,9 +26,9 @@ class Taker : public Receiver {
     SYNCLINE_CHECK(header.size() <= kMessageHeaderBytes);
     SYNCLINE_CHECK(payload_bytes <= kMaxMessagePayloadBytes);
     if (refuses_ && ++asked_ % 2 == 0) return absl::PermissionDeniedError("refused");
-    // One for each lane at most, however much is announced.
+    // At most one message per lane is under way, regardless of the announced sizes.
     SYNCLINE_CHECK(++held_ <= kTrafficClasses);
-    // The fuzzer's streams are short: what is larger never becomes whole.
+    // The fuzzer's streams are short, so larger messages never become complete.
     return Buffer::Allocate(payload_bytes);
   }
   void OnMessage(ByteView header, Buffer payload) override {
@@ -42,10 +42,10 @@ class Taker : public Receiver {
  private:
   const bool refuses_;
   int asked_ = 0;
-  size_t held_ = 0;  // messages that are not whole
+  size_t held_ = 0;  // number of incomplete messages
 };
 
-// The messages of `stream`, when `step` bytes come at once.
+// Returns the messages of `stream` if `step` bytes arrive at a time.
 std::vector<Bytes> Read(ByteView stream, size_t step, bool refuses) {
   Taker taker(refuses);
   FrameReader reader(taker, 256);
@@ -84,7 +84,7 @@ std::vector<Bytes> Seeds() {
       Append(seed, ByteView(bytes).subspan(header));
     }
   }
-  // Pieces of all lanes between each other.
+  // A seed with interleaved pieces of all lanes.
   Bytes& seed = seeds.emplace_back();
   Append(seed, 100, 1);
   Append(seed, 0, 1);
@@ -110,10 +110,10 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   fuzz::Reader input(std::as_bytes(std::span(data, size)));
   const size_t step = input.Take(1) + 1;
   const bool refuses = (input.Take(1) & 1) != 0;
-  // The same messages, however the stream is cut.
+  // The messages do not depend on how the stream is cut.
   SYNCLINE_CHECK(fuzz::Read(input.rest(), step, refuses) ==
                  fuzz::Read(input.rest(), 1 << 20, refuses));
-  // What parses of a name or an address is what would be written.
+  // A name or address that parses is written the same way.
   const ByteView rest = input.rest();
   const std::string name(reinterpret_cast<const char*>(rest.data()), rest.size());
   if (const auto identity = ParseIdentity(name)) {

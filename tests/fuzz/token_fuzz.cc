@@ -1,4 +1,4 @@
-// Tokens of `syncline certs token`.
+// Fuzzes tokens of `syncline certs token`.
 //
 //   offset  bytes
 //   0       rest   a token
@@ -39,13 +39,13 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string text(reinterpret_cast<const char*>(data), size);
   const absl::StatusOr<JoinToken> token = ParseJoinToken(text);
   if (token.ok()) {
-    // There is one way to write it.
+    // Each token has only one text.
     SYNCLINE_CHECK(Written(*token) == text);
     SYNCLINE_CHECK(IsPrintable(text));
     return 0;
   }
   SYNCLINE_CHECK(absl::IsInvalidArgument(token.status()));
-  // Errors go to logs, and the secret does not.
+  // Errors are logged, so they must not contain the secret.
   const std::string said(token.status().message());
   SYNCLINE_CHECK(IsPrintable(said));
   const size_t secret = text.find("00000000");

@@ -1,4 +1,4 @@
-// The text of a codec, as users and job settings have it.
+// Fuzzes the text of a codec, as users and job settings write it.
 #include <cmath>
 #include <limits>
 #include <string_view>
@@ -12,7 +12,7 @@ namespace {
 
 constexpr uint32_t kElements = 300;
 
-// A codec that was made works, whatever its options are.
+// Checks that a codec which was created works, with any options.
 void CheckWorks(const Codec& codec) {
   Bytes encoded(codec.MaxEncodedBytes(kElements));
   encoded.resize(codec.Encode(SomeValues(kElements, 1), {}, {}, encoded));
@@ -44,7 +44,7 @@ void CheckText(std::string_view text) {
 
 std::vector<Bytes> Seeds() {
   std::vector<std::string> texts = TransferTexts();
-  // Numbers of many digits, which were once cut to six.
+  // Numbers with many digits, which were cut to six by an earlier version.
   texts.emplace_back("onebit:min_elements=1234567");
   texts.emplace_back("onebit:decay=0.99999999");
   for (const TransferPreset& preset : TransferPresets()) {

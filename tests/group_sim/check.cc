@@ -20,10 +20,10 @@ absl::Status Wrong(const Life& life, const Life::Called& called,
       std::string(collective::ElementName(called.operation.type)), "): ", what));
 }
 
-// What happened in an epoch before a time, and whose fault it is.
+// The causes of failure in an epoch before a time.
 struct Blame {
   std::set<int> ranks;
-  bool is_anyones = false;  // ranks disagreed: each names another
+  bool is_anyones = false;  // ranks disagreed, and each may name another one
   bool has_left = false;
   bool is_absent = false;
   absl::Duration last = -absl::InfiniteDuration();
@@ -56,7 +56,7 @@ absl::Duration Entered(const Life& life, size_t number) {
   return absl::InfiniteDuration();
 }
 
-// When it was the operation's turn, those before it in its queue having ended.
+// Returns when it was the operation's turn: the earlier ones in its queue had ended.
 absl::Duration Began(const Life& life, const Life::Called& called) {
   const auto is_direct = [](const Life::Called& one) {
     return one.operation.op == collective::CollectiveOp::kSendReceive;
@@ -72,7 +72,7 @@ absl::Duration Began(const Life& life, const Life::Called& called) {
   return began;
 }
 
-// When all that live were in an operation or had learned that the group is over.
+// Returns when all live ranks were in the operation, or knew that the group is over.
 absl::Duration AllThere(const Epoch& epoch, const Life::Called& called) {
   absl::Duration there = called.entered;
   for (const auto& life : epoch.lives) {
@@ -83,8 +83,8 @@ absl::Duration AllThere(const Epoch& epoch, const Life::Called& called) {
   return there;
 }
 
-// Whether some operation ended without a rank at its deadline. Who waits for whoever does
-// not come, between two ranks or in an operation before, may be such a rank, too.
+// Whether some operation ended at its deadline because this rank was missing. A rank that
+// itself waits for a missing rank, in another operation, may also be such a rank.
 bool WasLate(const Epoch& epoch, int rank, absl::Duration now) {
   const Life& named = *epoch.lives[static_cast<size_t>(rank)];
   for (const auto& life : epoch.lives) {
@@ -136,7 +136,7 @@ absl::Duration MostDelay(const Plan& plan) {
   if (plan.network.failure_delay < absl::InfiniteDuration()) {
     delay += plan.network.failure_delay;
   }
-  // A report waits behind what both lanes hold.
+  // A report waits behind the contents of both lanes.
   if (plan.bytes_per_second > 0) {
     delay += absl::Seconds(2.0 * static_cast<double>(collective::kLaneWindow) /
                            plan.bytes_per_second);

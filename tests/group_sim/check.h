@@ -1,4 +1,4 @@
-// Whether what a group's members saw of an epoch is what group_simulation.h promises.
+// Checks that the members of a group saw what group_simulation.h promises.
 #pragma once
 
 #include <memory>
@@ -16,12 +16,13 @@ struct Epoch {
   std::vector<std::unique_ptr<Life>> lives;  // by rank
 };
 
-// How long after its last cause the end of an operation may be, deadlines aside.
+// Returns the longest time between the last cause and the end of an operation, except for
+// operations that end at their deadline.
 absl::Duration MostDelay(const Plan& plan);
 
-// Of one member that is over and not dead.
+// Checks one member that is over and not dead.
 absl::Status CheckLife(const Epoch& epoch, const Life& life, absl::Duration most_delay);
-// Nothing was written since its operations ended.
+// Checks that nothing was written since the member's operations ended.
 absl::Status CheckUntouched(const Life& life);
 
 }  // namespace syncline::group_sim

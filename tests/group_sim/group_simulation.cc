@@ -27,7 +27,7 @@ class Simulation {
   absl::Status Run();
 
  private:
-  // Of a process between groups.
+  // The state of a process between groups.
   struct Fate {
     bool is_dead = false;
     bool was_away = false;         // dead or frozen since the last group
@@ -58,7 +58,8 @@ bool Simulation::MayJoin(int process) {
   return fate.frozen == nullptr || fate.frozen->is_over();
 }
 
-// Who lives, and some of the dead as new processes; in the last group all.
+// Returns the members of the next group: all live processes, and some of the dead ones as
+// new processes. The last group has all.
 std::vector<int> Simulation::DrawMembers(bool is_last) {
   std::vector<int> members;
   const auto add = [&](int process) {
@@ -114,7 +115,8 @@ void Simulation::Form(const std::vector<int>& members, bool is_last) {
   ++tally_.groups;
 }
 
-// Whoever stands still for long is left behind; for the others nothing is to be done.
+// Runs until all members are over, except those that stand still for longer than the
+// failure timeout.
 absl::Status Simulation::RunUntilSettled() {
   const auto is_settled = [this](const auto& life) {
     return life->is_over() || life->FrozenFor() > plan_.failure_timeout;
@@ -162,7 +164,7 @@ void Simulation::Count(const Epoch& epoch) {
   }
 }
 
-// Checks whoever is over, and ends the group for them.
+// Checks the members that are over, and ends the group for them.
 absl::Status Simulation::Close() {
   const Epoch& epoch = *epochs_.back();
   for (const auto& life : epoch.lives) {
@@ -192,7 +194,7 @@ absl::Status Simulation::Run() {
     SYNCLINE_RETURN_IF_ERROR(RunUntilSettled());
     SYNCLINE_RETURN_IF_ERROR(Close());
   }
-  // Whoever was left behind has ended, too, and nobody has written since.
+  // Frozen members have ended, too, and no memory was written since.
   for (const auto& epoch : epochs_) {
     for (const auto& life : epoch->lives) {
       if (life->is_dead()) continue;

@@ -8,7 +8,7 @@
 namespace syncline::group_sim {
 namespace {
 
-// As in group.cc.
+// The same as in group.cc.
 constexpr absl::Duration kLook = absl::Milliseconds(5);
 
 }  // namespace
@@ -72,7 +72,7 @@ void Life::WakeAfter(absl::Duration delay) {
   });
 }
 
-// Whoever sleeps wakes soon after; whoever is awake looks, anyway.
+// Plans a turn soon if the process sleeps. If it is awake, it checks for messages itself.
 void Life::Arrived() {
   if (options_.fault == Fault::kLate) {
     for (const auto& called : called_) {
@@ -105,13 +105,13 @@ void Life::Turn() {
   WakeAfter(nap);
 }
 
-// A goodbye is the last that the others hear; whoever is absent still beats.
+// After leaving a process sends nothing more. An absent process still sends heartbeats.
 bool Life::Suffers() {
   for (size_t i = 0; i < plan_.incidents.size(); ++i) {
     const Incident& incident = plan_.incidents[i];
     const bool is_due = incident.rank == rank() && !happened_[i].has_value() &&
                         next_ >= incident.before && turns_ > incident.turns;
-    // What has ended is not interrupted any more.
+    // A process that is over has no more incidents.
     if (is_due && !is_over() && Suffer(i)) return true;
   }
   return false;
@@ -141,7 +141,7 @@ bool Life::Suffer(size_t index) {
       is_absent_ = true;
       return false;
     case Trouble::kOddCall:
-      return false;  // in Call
+      return false;  // Call handles it
     case Trouble::kCut:
       options_.cut(incident.other);
       return false;

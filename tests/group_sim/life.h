@@ -1,6 +1,6 @@
-// A process as a member of one group, from its first operation to its end: the product's
-// core (comm/collective/group/core.h) with what gives it time, which is what Group's threads
-// do otherwise.
+// A process as a member of one group, from its first operation to its end. It has the
+// product's core (comm/collective/group/core.h), and events that give it time, as Group's
+// threads do in the product.
 #pragma once
 
 #include <functional>
@@ -24,46 +24,46 @@ class Life : private collective::GroupCore::Observer {
     absl::Duration failure_timeout = {};
     Fault fault = Fault::kNone;
     uint64_t seed = 0;
-    // Cuts the network between this rank and that one.
+    // Cuts the network between this rank and another one.
     std::function<void(int)> cut = {};
   };
 
-  // One operation that it called, or was to call.
+  // One operation that it called, or should have called.
   struct Called {
-    size_t number = 0;         // in the plan
-    Operation operation = {};  // of the plan, or an odd one
+    size_t number = 0;         // position in the plan
+    Operation operation = {};  // the plan's, or another one (Trouble::kOddCall)
     Memory memory = {};
-    std::vector<std::byte> input = {};   // as it was given
-    std::vector<std::byte> output = {};  // as it was at the end
+    std::vector<std::byte> input = {};   // a copy from the beginning
+    std::vector<std::byte> output = {};  // a copy from the end
     std::shared_ptr<collective::PendingCall> pending = {};
     absl::Duration entered = {};
     absl::Duration ended = absl::InfiniteDuration();
   };
 
-  // All outlive it.
+  // All arguments must outlive it.
   Life(const Options& options, EventQueue& events, InprocNetwork& network);
   ~Life() override;
 
   SimWire& wire() { return wire_; }
   int process() const { return options_.process; }
   int rank() const { return options_.rank; }
-  void Begin();  // when all wires are connected
+  void Begin();  // REQUIRES: all wires are connected
 
   // ---- What happened ----
   bool is_dead() const { return is_dead_; }
   bool has_left() const { return has_left_; }
   bool is_frozen() const;
-  absl::Duration FrozenFor() const;  // in all, while it is
+  absl::Duration FrozenFor() const;  // how long it has been frozen; 0: it is not
   bool is_absent() const { return is_absent_; }
-  // Nothing of it is under way or will be.
+  // Whether nothing is under way, and nothing will be called.
   bool is_over() const;
   absl::Duration failed_at() const { return failed_at_; }
-  // When the incidents of this rank happened, by their index in the plan; a pause or a
-  // freeze, when it ended.
+  // Returns when the incidents of this rank happened, by their index in the plan. For a
+  // pause or a freeze it is the time of its end.
   const std::vector<std::optional<absl::Duration>>& happened() const { return happened_; }
   const std::vector<std::unique_ptr<Called>>& called() const { return called_; }
 
-  // The epoch is over: what is still under way ends. Says goodbye.
+  // Ends operations that are still under way, and leaves the group.
   void End();
 
  private:
@@ -72,7 +72,8 @@ class Life : private collective::GroupCore::Observer {
 
   void WakeAfter(absl::Duration delay);
   void Turn();
-  bool Suffers();  // what the plan has for it now; true: this turn is over
+  // Carries out the incidents that the plan has now. Returns whether the turn is over.
+  bool Suffers();
   bool Suffer(size_t index);
   void Call();
   void Leave();
@@ -91,9 +92,9 @@ class Life : private collective::GroupCore::Observer {
 
   std::vector<std::unique_ptr<Called>> called_;
   std::vector<std::optional<absl::Duration>> happened_;
-  size_t next_ = 0;    // operation of the plan
-  int turns_ = 0;      // since the last one was called
-  uint64_t wake_ = 0;  // the one event that counts
+  size_t next_ = 0;    // the next operation of the plan
+  int turns_ = 0;      // number of turns since the last call
+  uint64_t wake_ = 0;  // number of the only event that counts
   absl::Duration wakes_at_ = absl::InfiniteDuration();
   absl::Duration calls_at_ = {};
   absl::Duration looked_ = {};

@@ -1,11 +1,13 @@
-// group_sim --start N --seeds M: runs M seeds from N on; a seed that fails is printed with
-// the command that repeats it. With --plant, what fails is what was to be found.
+// group_sim --start N --seeds M: runs M seeds from N on. Prints each seed that fails,
+// with the command that repeats it. With --plant a seed must fail, because it has a
+// planted fault.
 #include <cstdint>
 #include <cstdio>
 #include <map>
 #include <string>
 
 #include "CLI/CLI.hpp"
+#include "tests/group_sim/gossip_simulation.h"
 #include "tests/group_sim/group_simulation.h"
 
 namespace syncline::group_sim {
@@ -15,7 +17,8 @@ struct Options {
   uint64_t start = 1;
   uint64_t seeds = 1000;
   Fault fault = Fault::kNone;
-  uint64_t found_by = 0;  // seeds, of a fault
+  uint64_t found_by = 0;  // number of seeds that must find the planted fault
+  bool gossip = false;
 };
 
 void AddOptions(CLI::App& app, Options& options) {
@@ -30,6 +33,7 @@ void AddOptions(CLI::App& app, Options& options) {
       ->transform(CLI::CheckedTransformer(kFaults));
   app.add_option("--found-by", options.found_by,
                  "ends well once so many seeds have found it, and badly without");
+  app.add_flag("--gossip", options.gossip, "exchanges in pairs, instead of operations");
 }
 
 int Run(const Options& options, const char* program) {
@@ -39,11 +43,14 @@ int Run(const Options& options, const char* program) {
   for (; ran < options.seeds; ++ran) {
     if (options.found_by > 0 && failed >= options.found_by) break;
     const auto seed = static_cast<unsigned long long>(options.start + ran);
-    const absl::Status status = Simulate(seed, options.fault, tally);
+    const absl::Status status = options.gossip
+                                    ? SimulateGossip(seed, options.fault, tally)
+                                    : Simulate(seed, options.fault, tally);
     if (status.ok()) continue;
     ++failed;
-    std::printf("seed %llu failed: %s\n  repeat with: %s --start %llu --seeds 1\n", seed,
-                std::string(status.message()).c_str(), program, seed);
+    std::printf("seed %llu failed: %s\n  repeat with: %s%s --start %llu --seeds 1\n",
+                seed, std::string(status.message()).c_str(), program,
+                options.gossip ? " --gossip" : "", seed);
     std::fflush(stdout);
   }
   const auto print = [](const char* what, uint64_t count) {

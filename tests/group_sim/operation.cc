@@ -71,7 +71,7 @@ double Get(ElementType type, const std::byte* from) {
   return 0;
 }
 
-// What a rank brings as its element `i`. Products stay small; averages divide evenly.
+// Returns element `i` of a rank's input. Products stay small, and averages divide evenly.
 double Value(const Operation& operation, int rank, int ranks, size_t i) {
   uint64_t mixed = operation.salt + static_cast<uint64_t>(rank) * 0x9e3779b97f4a7c15u +
                    i * 0xbf58476d1ce4e5b9u;
@@ -82,7 +82,7 @@ double Value(const Operation& operation, int rank, int ranks, size_t i) {
   return drawn;
 }
 
-// Of a premultiplied sum.
+// Returns the rank's factor of a premultiplied sum.
 double FactorOf(const Operation& operation, int rank) {
   const bool scales = operation.reduce == ReduceOp::kPremultipliedSum;
   return scales ? 1 + rank % 2 : 1;
@@ -180,7 +180,7 @@ size_t OutputCount(const Operation& operation, int rank, int ranks) {
   }
 }
 
-// Whose input an element of the output is, and which one.
+// Returns the rank and the position of the input that an element of the output has.
 std::pair<int, size_t> Origin(const Operation& operation, int rank, size_t i) {
   const size_t count = operation.count;
   const auto self = static_cast<size_t>(rank);

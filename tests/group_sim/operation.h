@@ -1,5 +1,6 @@
-// What the ranks of a simulated group call together, the values that they bring, and what
-// must come out. Values are small integers, so that every order of sums has the same bits.
+// The operations that the ranks of a simulated group call together, their inputs, and the
+// expected results. Values are small integers, so that every order of sums gives the same
+// bits.
 #pragma once
 
 #include <cstddef>
@@ -20,15 +21,15 @@ struct Operation {
   int root = 0;
   int source = 0;
   std::optional<collective::Algorithm> algorithm = {};
-  // Of an all-to-all with unequal counts: from, to. Otherwise empty.
+  // counts[from][to] of an all-to-all with unequal counts. Otherwise empty.
   std::vector<std::vector<size_t>> counts = {};
-  uint64_t salt = 0;  // of its values
+  uint64_t salt = 0;  // determines the values
 };
 
-// Whether that rank calls it: of a send and receive two do.
+// Whether the rank calls the operation. Only two ranks call a send and receive.
 bool TakesPart(const Operation& operation, int rank);
 
-// Memory of one rank's call; the output, where it is in place, has the input in it.
+// Memory of one rank's call. If the operation is in place, the output has the input.
 struct Memory {
   std::vector<std::byte> input;
   std::vector<std::byte> output;
@@ -36,7 +37,7 @@ struct Memory {
 Memory MemoryOf(const Operation& operation, int rank, int ranks);
 collective::Call CallOf(const Operation& operation, int rank, Memory& memory);
 
-// How the output differs from what must come out; nullopt: not at all.
+// Says how the output differs from the expected one; nullopt: it does not.
 std::optional<std::string> Differs(const Operation& operation, int rank, int ranks,
                                    const std::vector<std::byte>& output);
 

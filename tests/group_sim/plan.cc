@@ -36,7 +36,7 @@ Plan DrawPlan(Random& random) {
   plan.network.seed = random();
   plan.network.faults.min_delay = absl::Microseconds(5);
   plan.network.faults.max_delay = absl::Microseconds(Between(random, 10, 2000));
-  // A process whose host is gone, too, shows by its silence only.
+  // If a process dies together with its host, only its silence shows that.
   plan.network.failure_delay = OneIn(random, 3)
                                    ? absl::InfiniteDuration()
                                    : absl::Milliseconds(Between(random, 0, 50));
@@ -93,7 +93,7 @@ Operation DrawOperation(Random& random, const EpochPlan& epoch) {
 }
 
 Incident DrawIncident(Random& random, const Plan& plan, const EpochPlan& epoch) {
-  // Kills most of all.
+  // Kills are the most frequent ones.
   static constexpr Trouble kTroubles[] = {
       Trouble::kKill,   Trouble::kKill,    Trouble::kKill,  Trouble::kFreeze,
       Trouble::kFreeze, Trouble::kPause,   Trouble::kPause, Trouble::kLeave,
@@ -129,7 +129,7 @@ EpochPlan DrawEpoch(Random& random, const Plan& plan, int ranks, bool is_last) {
   epoch.timeout = 1000 * f;
   epoch.most_compute = OneIn(random, 4) ? 2 * f : absl::Milliseconds(2);
   epoch.leaves_at_once = OneIn(random, 2);
-  // As Group::Create, which waits for all.
+  // Group::Create also waits for all ranks first.
   epoch.operations.push_back({.op = CollectiveOp::kBarrier});
   for (int i = Between(random, 2, 10); i > 0; --i) {
     epoch.operations.push_back(DrawOperation(random, epoch));
@@ -141,7 +141,7 @@ EpochPlan DrawEpoch(Random& random, const Plan& plan, int ranks, bool is_last) {
     return incident.trouble == Trouble::kAbsent;
   };
   if (std::any_of(epoch.incidents.begin(), epoch.incidents.end(), is_absent)) {
-    // Found at the deadline, which whoever is just slow must not reach.
+    // These are found at the deadline. Ranks that are only slow must not reach it.
     epoch.timeout = 6 * f;
     epoch.most_compute = absl::Milliseconds(2);
     for (Operation& operation : epoch.operations) {

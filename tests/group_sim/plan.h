@@ -1,4 +1,5 @@
-// What a seed draws: how many processes, what their groups call, and what happens to them.
+// The plan that a seed draws: the number of processes, the operations of their groups,
+// and the incidents.
 #pragma once
 
 #include <cstdint>
@@ -14,17 +15,17 @@ namespace syncline::group_sim {
 
 using Random = std::mt19937_64;
 
-// From low to high, both included.
+// Returns a number from low to high, both included.
 int Between(Random& random, int low, int high);
 bool OneIn(Random& random, int n);
 
 enum class Trouble {
-  kKill,     // its process ends, between any two things that it does
-  kFreeze,   // stands still for longer than F, and goes on
-  kPause,    // stands still for 0.6 F at most: nobody may take it for dead
-  kLeave,    // ends its group
-  kAbsent,   // lives, and does not call the operation
-  kOddCall,  // calls another one
+  kKill,     // its process ends, between any two actions
+  kFreeze,   // it stands still for longer than F, and continues
+  kPause,    // it stands still for at most 0.6 F, and must not be considered dead
+  kLeave,    // it ends its group
+  kAbsent,   // it lives, and does not call the operation
+  kOddCall,  // it calls another operation
   kCut,      // the network between it and another rank is cut
 };
 const char* TroubleName(Trouble trouble);
@@ -32,13 +33,13 @@ const char* TroubleName(Trouble trouble);
 struct Incident {
   Trouble trouble = Trouble::kKill;
   int rank = 0;
-  int other = 0;      // of kCut
-  size_t before = 0;  // operations that it has begun when it happens
-  int turns = 0;      // and what it has done since
-  absl::Duration length = absl::ZeroDuration();  // of kFreeze and kPause
+  int other = 0;      // kCut: the other rank
+  size_t before = 0;  // number of operations that the rank has begun by then
+  int turns = 0;      // number of turns since then
+  absl::Duration length = absl::ZeroDuration();  // kFreeze and kPause
 };
 
-// One epoch of a group: what all ranks call, and what comes in between.
+// One epoch of a group: the operations that all ranks call, and the incidents.
 struct EpochPlan {
   int ranks = 2;
   int hosts = 1;
@@ -46,10 +47,10 @@ struct EpochPlan {
   bool exact_order = false;
   std::vector<Operation> operations;
   std::vector<Incident> incidents;
-  int depth = 1;  // operations under way at once
+  int depth = 1;  // maximum number of operations under way
   absl::Duration timeout = {};
   absl::Duration most_compute = {};  // between operations
-  bool leaves_at_once = false;  // whoever has failed says goodbye before the others have
+  bool leaves_at_once = false;  // a rank that has failed leaves before the others fail
 };
 
 struct Plan {
@@ -57,7 +58,7 @@ struct Plan {
   int epochs = 4;  // nothing happens in the last one
   absl::Duration failure_timeout = {};
   InprocOptions network;
-  double bytes_per_second = 0;  // of each pair; 0: no limit
+  double bytes_per_second = 0;  // speed between each pair; 0: no limit
 };
 
 Plan DrawPlan(Random& random);

@@ -8,7 +8,7 @@ namespace syncline::group_sim {
 
 using collective::TcpWireMessage;
 
-// In front of a peer: rings, and breaks what is to be broken.
+// Receives for a peer: reports arrivals, and carries out the planted fault.
 class SimWire::Inlet final : public Receiver {
  public:
   Inlet(Receiver& peer, const Options& options) : peer_(peer), options_(options) {}

@@ -1,6 +1,6 @@
-// The wire of tests/group_sim: what ranks say to each other is the product's (peer_wire.h),
-// over an in-process network in simulated time. One transport for each pair and direction,
-// since those have one direction only.
+// The wire of tests/group_sim. Ranks exchange the product's messages (peer_wire.h) over
+// an in-process network in simulated time. Each pair and direction has a transport of its
+// own, because such a transport has one direction only.
 #pragma once
 
 #include <functional>
@@ -15,14 +15,14 @@
 
 namespace syncline::group_sim {
 
-// What is broken on purpose, to see that it is found.
+// Planted faults, which the simulation must find.
 enum class Fault {
   kNone,
-  kDeaf,     // a rank never asks whether the others are well
-  kBlame,    // a rank names another one than the one that is gone
-  kHasty,    // a rank that stands still for a third of F is called dead
-  kCorrupt,  // a bit of a message changes on its way, and nobody compares checksums
-  kLate,     // what arrives after the end is still written
+  kDeaf,     // a rank never asks whether the others are alive
+  kBlame,    // a rank names another rank than the one that is gone
+  kHasty,    // a rank that stands still for a third of F is considered dead
+  kCorrupt,  // a bit of a message changes on its way, and no checksum is compared
+  kLate,     // data that arrives after the end is still written
 };
 
 class EventClock final : public Clock {
@@ -48,11 +48,11 @@ class SimWire final : public collective::PeerWire {
   SimWire(const Options& options, InprocNetwork& network, const EventClock& clock);
   ~SimWire() override;
 
-  // With all other wires of the group, which have connected or will.
+  // Connects to all other wires of the group.
   void Connect(const std::vector<SimWire*>& all);
-  // Where what `peer` sends arrives; empty for this rank.
+  // Returns the address for messages of `peer`; empty for this rank.
   const std::string& address(int peer) const;
-  // Says goodbye.
+  // Tells all peers that this rank leaves.
   void Leave();
 
   void Sleep(absl::Duration) override {}
@@ -63,7 +63,7 @@ class SimWire final : public collective::PeerWire {
  private:
   class Inlet;
 
-  // Events deliver, not those who look.
+  // Does nothing, because events deliver the messages.
   void Pump() override {}
 
   const Options options_;

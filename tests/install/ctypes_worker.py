@@ -1,6 +1,6 @@
-"""One of two workers that call libsyncline.so by ctypes; started by install_test.py.
+"""One of two workers that call libsyncline.so by ctypes. install_test.py starts it.
 
-Each asserts what a call answers, where rank 0 waits for what rank 1 has not sent, because rank 1 is in a barrier.
+Each checks the results of calls while rank 0 waits for rank 1, which is in a barrier and has not pushed.
 """
 import ctypes
 import struct
@@ -38,7 +38,7 @@ def expect(code, expected=OK):
 
 
 def pack(value, dtype):
-    """The bytes of ELEMENTS equal elements; the values of this test are exact in all types."""
+    """Returns the bytes of ELEMENTS equal elements. The values of this test are exact in all types."""
     one = {FLOAT32: struct.pack("<f", value), BFLOAT16: struct.pack("<f", value)[2:], FLOAT16: struct.pack("<e", value)}
     return one[dtype] * ELEMENTS
 
@@ -101,7 +101,7 @@ with tempfile.NamedTemporaryFile() as file:
     expect(lib.syncline_save_residuals(session, file.name.encode()))
     expect(lib.syncline_restore_residuals(session, file.name.encode()))
 average = (ctypes.c_float * ELEMENTS)()
-expect(lib.syncline_pull_average(session, 0, average, FOREVER), FAILED_PRECONDITION)  # the job keeps none
+expect(lib.syncline_pull_average(session, 0, average, FOREVER), FAILED_PRECONDITION)  # the job keeps no average
 expect(lib.syncline_barrier(session, FOREVER))
 expect(lib.syncline_leave(session))
 expect(lib.syncline_wait(session, 0, FOREVER), FAILED_PRECONDITION)

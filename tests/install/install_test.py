@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Installs the build, moves what was installed, and builds programs against it as a user would.
+"""Installs the build, moves the installed files, and builds programs against them like a user.
 
     python3 tests/install/install_test.py --build build/release [Install.test_name ...]
 """
@@ -15,7 +15,7 @@ from pathlib import Path
 
 SOURCE = Path(__file__).resolve().parents[2]
 BUILD = SOURCE / "build/release"
-PATIENCE = 180  # seconds, for anything
+PATIENCE = 180  # seconds; deadline of everything
 
 PROJECT = """
 cmake_minimum_required(VERSION 3.16)
@@ -51,16 +51,16 @@ class Install(unittest.TestCase):
         cls.scratch.cleanup()
 
     def train(self, program):
-        """What its first worker prints. All of them end with 0, or `syncline run` would not."""
+        """Runs a program with `syncline run`. Returns the output of its first worker."""
         launcher = self.prefix / "bin/syncline"
         return run(launcher, "run", "--standalone", "--servers", "2", "--nproc-per-node", "2", "--", program,
                    cwd=self.work)  # fmt: skip
 
     def test_only_what_users_need_is_installed(self):
         files = {str(path.relative_to(self.prefix)) for path in self.prefix.rglob("*") if not path.is_dir()}
-        expected = {"bin/syncline", "include/syncline.h", "include/syncline.hpp", "lib/libsyncline.so",
+        expected = {"bin/syncline", "include/syncline.h", "include/syncline.hpp", "include/syncline_collective.h", "lib/libsyncline.so",
                     "lib/libsyncline.so.1", "lib/pkgconfig/syncline.pc"}  # fmt: skip
-        if (Path(BUILD) / "libsyncline_cuda.so").exists():  # where CMake found nvcc
+        if (Path(BUILD) / "libsyncline_cuda.so").exists():  # CMake found nvcc
             expected.add("lib/libsyncline_cuda.so")
         self.assertEqual({name for name in files if not name.startswith("lib/cmake/Syncline/")}, expected)
         for name in files:

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The admin port beyond loopback: TLS, the readers' token, streams, as docs/tls.md has it.
+"""Tests of the admin port beyond loopback: TLS, the readers' token, streams (docs/tls.md).
 
     python3 tests/integration/admin_test.py --build build/release [-v] [TestClass.test_name ...]
 """
@@ -39,7 +39,7 @@ class AdminPort(cluster.CertifiedTest):
         os.rename(self.path("token.new"), self.path("token"))
 
     def ask(self, path, token=TOKEN, scheme="https", ca="certs/ca.crt"):
-        """Status and body."""
+        """Returns status and body."""
         request = urllib.request.Request(f"{scheme}://127.0.0.1:{self.port}{path}")
         if token:
             request.add_header("Authorization", f"Bearer {token}")
@@ -97,7 +97,7 @@ class AdminPort(cluster.CertifiedTest):
         server = self.serve("server", "--role", "server", "--coordinator", self.address, "--admin-listen", "0.0.0.0:0",
                             *self.files("server"))  # fmt: skip
         self.port = int(server.await_line(r"ready control=\S+ admin=\S+:(\d+)").group(1))
-        server.await_line(r"anybody who reaches the admin port may read it")
+        server.await_line(r"anyone who can reach the admin port may read it")
         self.assertIn("syncline_server_memory_bytes", self.ask("/metrics", token=None)[1])
 
     def test_curl_and_a_stream(self):
@@ -126,13 +126,13 @@ class AdminPortRefused(unittest.TestCase):
             self.assertIn(word, refused.stderr)
         plain = cluster.Process("plain", [*serve, "--admin-listen", "0.0.0.0:0", "--admin-plain"])
         self.addCleanup(plain.kill)
-        port = plain.await_line(r"plain text, and to anybody.*admin=\S+:(\d+)").group(1)
+        port = plain.await_line(r"plain text, and answers anyone.*admin=\S+:(\d+)").group(1)
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/livez", timeout=10) as reply:
             self.assertEqual(reply.read(), b"alive\n")
 
 
 class Cardinality(cluster.ClusterTest):
-    """How many series a coordinator has, as server/admin/README.md says it."""
+    """A coordinator has the number of series that server/admin/README.md says."""
 
     servers = 0
     MEMBERS = 200

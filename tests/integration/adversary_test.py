@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Strangers, thieves and what certificates do meanwhile, as real processes (docs/tls.md, SECURITY.md).
+"""Attacks on real processes by strangers and thieves, and renewed certificates (docs/tls.md, SECURITY.md).
 
     python3 tests/integration/adversary_test.py --build build/release [-v] [TestClass.test_name ...]
 
-SYNCLINE_OPENINGS says how many malformed openings are sent altogether; 100,000 unless said.
+SYNCLINE_OPENINGS is the total number of malformed openings that are sent; default: 100,000.
 """
 
 import json
@@ -26,8 +26,8 @@ from cluster import PATIENCE, CertifiedTest, LeashedTest, assert_same_end, liste
 OPENINGS = int(os.environ.get("SYNCLINE_OPENINGS", "100000"))
 SEED = 9
 ENGINES = 2
-# What UCX's TCP transport sends first, then a request for a connection that claims a length of 64: these 77 bytes end a
-# process which listens by UCX 1.13 (an assertion, tcp_cm.c:688). Zeros after the first 8 would not.
+# The first message of UCX's TCP transport, then a request for a connection that claims a length of 64. These 77 bytes
+# end a process that listens with UCX 1.13 (an assertion, tcp_cm.c:688). Zeros after the first 8 bytes do not.
 UCX_OPENING = struct.pack("<QBIB", 0xCAFEBABE12345678, 32, 64, 1) + b"\x00" * 63
 
 
@@ -39,7 +39,7 @@ def http2_frame(kind, flags=0, payload=b""):
 
 
 class PortScan(cluster.ClusterTest):
-    """Who listens where, by the kernel's tables and by knocking."""
+    """Which ports are open, according to the kernel's tables and to connection attempts."""
 
     servers = 1
 
@@ -67,7 +67,7 @@ class PortScan(cluster.ClusterTest):
             self.assert_data_ports(server, 0, others)
 
     def test_inside_a_host_ucx_tls_opens_none_either(self):
-        # It is set for whole clusters, for MPI's sake.
+        # Clusters often set this variable globally, for MPI.
         for wanted in ("all", "tcp,self", "tcp,self,posix"):
             with mock.patch.dict(os.environ, UCX_TLS=wanted):
                 server, others = self.start_server()
@@ -116,7 +116,7 @@ class PortScan(cluster.ClusterTest):
 
 
 class HostileWorker(cluster.ClusterTest):
-    """A member that misbehaves on the network; in shared memory: integration_test.py."""
+    """A member that misbehaves on the network. integration_test.py has the same in shared memory."""
 
     server_flags = ("--data-plane", "tls")
 
@@ -134,7 +134,7 @@ class HostileWorker(cluster.ClusterTest):
 
 
 class CertificatesUnderWay(CertifiedTest):
-    """What happens to certificates while a job runs over TLS."""
+    """Certificates change while a job runs over TLS."""
 
     coordinator_flags = ("--revoked", "certs/revoked")
     server_flags = ("--data-plane", "tls")
@@ -169,7 +169,7 @@ class CertificatesUnderWay(CertifiedTest):
         self.assertEqual(undisturbed, assert_same_end(self, workers))
 
     def train_for_some_seconds(self):
-        """The end's checksum."""
+        """Trains, and returns the checksum at the end."""
         steps = ("--steps", "100", "--step-ms", "100", "--elements", "300000")
         return assert_same_end(self, [self.worker(rank, 2, *steps) for rank in range(2)])
 
@@ -186,9 +186,9 @@ class CertificatesUnderWay(CertifiedTest):
             renewed = Counter(int(line) for line in file)
         self.assertEqual(len(renewed), 3, "the server and both workers have renewed keys")
         self.assertGreaterEqual(min(renewed.values()), 3, renewed)
-        # Of each worker one connection, from its beginning to its end.
+        # Each worker has one connection, from its beginning to its end.
         self.assertLessEqual(self.server.text().count("lost the connection"), 2, self.server.text())
-        self.assertNotIn("too often", self.server.text())
+        self.assertNotIn("too many requests", self.server.text())
 
     def issue_for(self, seconds, *flags):
         self.assert_runs("certs", "issue", "certs", "--role", "worker", "--job", "default",
@@ -260,11 +260,11 @@ class CertificatesUnderWay(CertifiedTest):
             return file.read()
 
     def trust_both_authorities(self):
-        """A second authority, of the same name and cluster, beside the first."""
+        """Trusts a second authority of the same name and cluster, too."""
         self.assert_runs("certs", "init", "new")
         self.assert_runs("certs", "issue", "new", "--role", "worker", "--job", "default")
         self.replace("certs/ca.crt", self.read("certs/ca.crt") + self.read("new/ca.crt"))
-        self.coordinator.await_line("read which authorities are believed")
+        self.coordinator.await_line("read the list of trusted authorities")
 
     def move_to_the_new_authority(self):
         for name in ("coordinator", "server", "worker-default"):
@@ -298,7 +298,7 @@ class CertificatesUnderWay(CertifiedTest):
             if end < 40:
                 self.allow(end)
         for who in ("server", "worker of job 'default'"):
-            self.coordinator.await_line(rf"refused a member .*certificate of this {who}.* is not believed")
+            self.coordinator.await_line(rf"refused a member .*certificate of this {who}.* is not trusted")
         self.allow(40)
         self.assertEqual(undisturbed, assert_same_end(self, workers))
 
@@ -312,8 +312,8 @@ class CertificatesUnderWay(CertifiedTest):
         self.trust_both_authorities()
         self.move_to_the_new_authority()
         self.trust_the_new_authority_alone()
-        self.coordinator.await_line("refused a member .*worker of job 'default'.* is not believed")
-        self.coordinator.await_line("a TLS handshake was refused")  # the thief's, which comes again
+        self.coordinator.await_line("refused a member .*worker of job 'default'.* is not trusted")
+        self.coordinator.await_line("a TLS handshake was refused")  # the thief tries again
         self.await_members(1)
         self.allow(20)
         self.assertEqual(honest.wait(), 0, honest.text())
@@ -333,7 +333,7 @@ class CertificatesUnderWay(CertifiedTest):
         context.load_cert_chain(self.path("certs/operator.crt"), self.path("certs/operator.key"))
         context.maximum_version = ssl.TLSVersion.TLSv1_2
         with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE) as plain:
-            # Not for want of a cipher: TLS 1.2 has none without a certificate of the listener's.
+            # The cause must not be a missing cipher: TLS 1.2 has none without a certificate of the listener.
             with self.assertRaisesRegex(ssl.SSLError, "alert protocol version"):
                 with context.wrap_socket(plain) as sealed:
                     sealed.sendall(b"x")
@@ -348,7 +348,7 @@ class CertificatesUnderWay(CertifiedTest):
             with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE) as plain:
                 plain.sendall(b"\x00" * 200)
                 try:
-                    # An alert of TLS at most, and then the end.
+                    # The answer is at most a TLS alert, and then the connection ends.
                     self.assertLess(len(plain.recv(100)), 8)
                 except ConnectionResetError:
                     pass
@@ -362,7 +362,7 @@ class CertificatesUnderWay(CertifiedTest):
         with socket.create_connection(("127.0.0.1", port_of(self.address)), timeout=PATIENCE) as plain:
             with context.wrap_socket(plain) as idle:
                 idle.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + http2_frame(HTTP2_SETTINGS))
-                # As long as it answers pings it is there, for all that keepalive can tell.
+                # For keepalive, a peer that answers pings is alive.
                 deadline = time.monotonic() + PATIENCE
                 frames = idle.makefile("rb")
                 while len(head := frames.read(9)) == 9:
@@ -379,7 +379,7 @@ class CertificatesUnderWay(CertifiedTest):
 
 
 class Openings:
-    """Malformed first bytes of connections: random ones, and damaged ones of every protocol that is spoken here."""
+    """Makes malformed first bytes of connections: random ones, and damaged ones of every protocol in use."""
 
     def __init__(self):
         self.random = random.Random(SEED)
@@ -413,7 +413,7 @@ class Openings:
 
 
 def knock(port, opening, source):
-    """Connects from an address of its own, so that ports do not run out, and sends; the socket."""
+    """Connects from an address of its own, so that ports do not run out, and sends. Returns the socket."""
     stranger = socket.socket()
     stranger.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     stranger.settimeout(PATIENCE)
@@ -422,12 +422,12 @@ def knock(port, opening, source):
         stranger.connect(("127.0.0.1", port))
         stranger.sendall(opening)
     except OSError:
-        pass  # it was turned away while it spoke
+        pass  # it was turned away while it sent
     return stranger
 
 
 class MalformedOpenings(LeashedTest):
-    """Many of them at every port of services that a job runs on, and of the authority that gives them certificates."""
+    """Many malformed openings at every port of a running job's services, and of their certificate authority."""
 
     servers = 1
     server_flags = ("--data-plane", "tls", "--engine-threads", str(ENGINES))
@@ -449,7 +449,7 @@ class MalformedOpenings(LeashedTest):
         waiting = deque()
         for i in range(count):
             waiting.append(knock(ports[i % len(ports)], openings.next(), f"127.0.1.{1 + i // 20000 % 200}"))
-            # Some are left open for a while: others have to get in meanwhile.
+            # Some connections stay open for a while, and others must get in meanwhile.
             if len(waiting) > 40:
                 waiting.popleft().close()
         for stranger in waiting:
@@ -477,7 +477,7 @@ class MalformedOpenings(LeashedTest):
         self.await_steps(workers, 5)
         descriptors = [self.figures(service)[0] for service in services]
         openings = Openings()
-        self.knock_often(ports, OPENINGS // 10, openings)  # what services take for the first of them they keep
+        self.knock_often(ports, OPENINGS // 10, openings)  # what services allocate for the first ones, they keep
         mebibytes = [self.figures(service)[1] for service in services]
         self.knock_often(ports, OPENINGS - OPENINGS // 10, openings)
         for service, calm, before in zip(services, descriptors, mebibytes, strict=True):

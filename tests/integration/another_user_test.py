@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What another user of the host may do to a coordinator on loopback without TLS: nothing, unless it was let in."""
+"""Another user of the host may do nothing to a coordinator on loopback without TLS, unless that allows it."""
 
 import json
 import os

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""A worker that holds up a job with goals is excluded by the coordinator, and the goal is met again.
+"""The coordinator excludes a worker that holds up a job with goals, and the job meets its goal again.
 
     python3 tests/integration/answers_test.py --build build/release [-v]
 """
@@ -10,7 +10,7 @@ import time
 import cluster
 
 ANSWERS = "exclude_straggler,after_s=10,pause_s=30,min_workers=2"
-# Slow enough for a machine that others use, too.
+# Slow enough for a machine that also runs other programs.
 FAST_MS, SLOW_MS, LIMIT_MS = 60, 600, 350
 
 
@@ -43,7 +43,7 @@ class Answers(cluster.ClusterTest):
         error = workers[1].text()
         self.assertRegex(error, r"worker 1 \(.*\) was excluded from job 'test': its own part of a step")
         self.assertIn("Connect again to rejoin: from another host at once, from this one in 10m", error)
-        # Started again on this host it waits, and holds up nobody.
+        # Started again on this host, the worker waits and does not hold up others.
         again = self.worker(1, 3, "--steps", "1000000", "--step-ms", str(SLOW_MS))
         self.await_event("join", "and waits outside for now")
         self.await_event("goal", "is met again")

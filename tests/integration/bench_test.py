@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""`syncline bench pushpull`: what it checks, and how it ends when it is disturbed.
+"""`syncline bench pushpull`: its checks, and how it ends if it is disturbed.
 
     python3 tests/integration/bench_test.py --build build/release [-v] [TestClass.test_name ...]
 """
@@ -40,7 +40,7 @@ class BenchPushPull(unittest.TestCase):
         self.fail(f"no worker {rank}: {bench.text()}")
 
     def await_steps(self, bench):
-        """Until both workers step: its coordinator's address."""
+        """Waits until both workers step. Returns the coordinator's address."""
         address = bench.await_line(r"coordinator (\S+),").group(1)
         status = [f"{cluster.BUILD}/syncline", "status", "--json", "--coordinator", address]
         for _ in range(int(cluster.PATIENCE * 10)):

@@ -1,4 +1,4 @@
-"""Chromium without a window, driven by its DevTools protocol over a pipe: no package is needed, time is real."""
+"""Drives a headless Chromium by its DevTools protocol over a pipe. It needs no package, and uses real time."""
 
 import base64
 import fcntl
@@ -17,7 +17,7 @@ PATIENCE = 60.0
 
 
 class Page(html.parser.HTMLParser):
-    """What a page says: its tags, and the words inside the element of each id."""
+    """The contents of a page: its tags, and the words inside the element of each id."""
 
     def __init__(self, source):
         super().__init__()
@@ -46,13 +46,13 @@ class Page(html.parser.HTMLParser):
 
 
 class Browser:
-    """One tab. Certificates that nobody vouches for are believed."""
+    """A browser with one tab. It accepts untrusted certificates."""
 
     def __init__(self):
         self.folder = tempfile.TemporaryDirectory()
         from_us, self.to = os.pipe()
         self.of, from_it = os.pipe()
-        # Chromium reads 3 and writes 4; neither may be one of these pipes' own numbers meanwhile.
+        # Chromium reads descriptor 3 and writes 4, so these pipes must have other numbers.
         ends = [fcntl.fcntl(end, fcntl.F_DUPFD, 10) for end in (from_us, from_it)]
 
         def place():
@@ -79,7 +79,7 @@ class Browser:
         self.process.wait()
         os.close(self.to)
         os.close(self.of)
-        for _ in range(50):  # its helpers may still write there
+        for _ in range(50):  # helper processes may still write there
             try:
                 return self.folder.cleanup()
             except OSError:
@@ -129,7 +129,7 @@ class Browser:
         return Page(self.value("document.documentElement?.outerHTML ?? ''"))  # between two pages there is none
 
     def await_page(self, is_so):
-        """The first page for which that is true."""
+        """Returns the first page for which `is_so` is true."""
         deadline = time.monotonic() + PATIENCE
         while not is_so(page := self.page()):
             if time.monotonic() > deadline:

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""A cluster with certificates of `syncline certs`, as docs/tls.md has it, and what each of them may not do.
+"""A cluster with certificates of `syncline certs` (docs/tls.md), and actions that each of them must not allow.
 
     python3 tests/integration/certificates_test.py --build build/release [-v] [TestClass.test_name ...]
 """
@@ -84,7 +84,7 @@ class Certificates(cluster.CertifiedTest):
 
 
 class Joining(cluster.CertifiedTest):
-    """A new machine, which nobody has copied a key to."""
+    """A new machine joins, without a copied key."""
 
     def answer(self, listen="127.0.0.1:0"):
         process = cluster.Process("authority", ["sh", "-c", 'cd "$0" && exec "$@"', self.folder.name,
@@ -116,7 +116,7 @@ class Joining(cluster.CertifiedTest):
         self.assertEqual(worker.wait(), 0, worker.text())
         self.authority.signal(2)
         self.assertEqual(self.authority.wait(), 130, self.authority.text())
-        self.answer(address)  # started anew, it remembers
+        self.answer(address)  # the restarted authority remembers
         late = self.join(token, "another")
         self.assertNotEqual(late.returncode, 0, late.stdout)
         self.assertIn("was used once", late.stderr)
@@ -160,7 +160,7 @@ class Joining(cluster.CertifiedTest):
         with open(self.path("certs/revoked"), encoding="utf-8") as file:
             self.assertIn(second, file.read())
         late = self.renew("machine/worker-default.crt", address)
-        self.assertIn("was taken back", late.stderr)
+        self.assertIn("was revoked", late.stderr)
 
     def test_one_that_watches_renews_in_time_and_ends_once_it_is_taken_back(self):
         address = self.answer()
@@ -178,7 +178,7 @@ class Joining(cluster.CertifiedTest):
         self.assertNotEqual(self.serial(path), first, watch.text())
         self.assert_runs("certs", "revoke", "certs", path)
         self.assertEqual(watch.wait(), 1, watch.text())
-        self.assertIn("was taken back", watch.text())
+        self.assertIn("was revoked", watch.text())
 
     def test_nothing_of_a_good_token_is_said_to_another_authority(self):
         self.assert_runs("certs", "init", "false")
@@ -189,7 +189,7 @@ class Joining(cluster.CertifiedTest):
         address = liar.await_line(r"ready join=(\S+)").group(1)
         run = self.join(token.replace("127.0.0.1:1", address), "machine")
         self.assertNotEqual(run.returncode, 0, run.stdout)
-        self.assertIn("nothing of the token was said to it", run.stderr)
+        self.assertIn("the token was not sent to it", run.stderr)
         self.assertEqual(os.stat(self.path("false/audit.log")).st_size, 0)
 
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Jobs that are saved, lose everything, and go on.
+"""Jobs that are saved, lose all processes, and continue.
 
     python3 tests/integration/checkpoints_test.py --build build/release [-v] [TestClass.test_name ...]
 """
@@ -21,7 +21,7 @@ LARGE = 200000  # elements of the first tensor
 
 
 def read_safetensors(path):
-    """{name: (dtype, shape, bytes)}, read as the format's description says."""
+    """Returns {name: (dtype, shape, bytes)}, read according to the format's description."""
     with open(path, "rb") as file:
         data = file.read()
     (length,) = struct.unpack("<Q", data[:8])
@@ -35,7 +35,7 @@ def read_safetensors(path):
 
 
 class Saved(ClusterTest):
-    """Clusters that come and go, with one directory of checkpoints."""
+    """Several clusters, one after the other, with one directory of checkpoints."""
 
     def setUp(self):
         self.folder = tempfile.TemporaryDirectory()
@@ -59,7 +59,7 @@ class Saved(ClusterTest):
             server.await_line(r"ready control=")
 
     def end(self):
-        """kill -9, all of them."""
+        """Kills all processes (kill -9)."""
         for process in self.processes:
             process.kill()
 
@@ -106,7 +106,7 @@ class Resume(Saved):
                 self.begin(2, saves=False)
                 undisturbed = self.assert_same_end(self.train(*flags))
                 self.begin(2)
-                # Anybody's values may seed a job that begins.
+                # Any worker may seed a new job.
                 self.train(*flags, "--step-ms", "25", every="10 steps")
                 self.await_checkpoint(20)
                 self.end()
@@ -117,6 +117,31 @@ class Resume(Saved):
                 self.assertEqual(self.assert_same_end(workers), undisturbed)
                 self.assertRegex(self.coordinator.text(), r"goes on from checkpoint run1-step\d+")
                 self.end()
+
+    def test_what_is_frozen_is_written_once_and_stays_for_those_who_need_it(self):
+        flags = ("--freeze", "--step-ms", "25")
+        self.begin(2)
+        self.train(*flags, "--steps", "1000", every="10 steps")
+        self.await_checkpoint(60)  # retention has deleted the first
+        self.assertNotIn("run1-step10", self.complete())
+        parts = os.path.join(self.directory, "test", "parts")
+        self.end()
+        first = [name for name in os.listdir(parts) if name.endswith(".safetensors")]
+        self.assertEqual(len(first), 1, "the frozen tensor has one block")
+        self.assertIn("frozen-run1-step10-", first[0])
+        self.assertEqual(list(read_safetensors(os.path.join(parts, first[0]))), ["tensor2"])
+        for name in self.complete():
+            self.assertIn("is intact", self.checkpoint("verify", "test", name))
+        out = os.path.join(self.folder.name, "weights.safetensors")
+        self.checkpoint("export", "test", "--out", out)
+        self.assertIn("tensor2", read_safetensors(out))
+        self.begin(2)
+        workers = self.train("--freeze", "--steps", "100", every="10 steps")
+        self.assertGreaterEqual(int(workers[0].await_line(r"joined step=(\d+)").group(1)), 60)
+        self.assert_same_end(workers)
+        self.assertTrue(any(name.startswith("run2-") for name in self.complete()))
+        self.assertEqual([name for name in os.listdir(parts) if name.endswith(".safetensors")], first)
+        self.assertIn("is intact", self.checkpoint("verify", "test"))
 
     def test_a_job_in_mode_ssp_goes_on_with_all_workers_at_one_step(self):
         self.worker_env = {**self.worker_env, "SYNCLINE_MODE": "ssp:staleness=2"}
@@ -152,7 +177,7 @@ class Resume(Saved):
 
 
 class Ends(Saved):
-    """`syncline run` leaves the last step behind."""
+    """`syncline run` saves the last step."""
 
     def run_job(self, *flags, code=0, steps=25, more=()):
         done = subprocess.run(
@@ -167,7 +192,7 @@ class Ends(Saved):
         said = self.run_job("--servers", "2", "--checkpoint-every", "10 steps")
         self.assertRegex(said, "the last step of job test is saved: checkpoint run1-step25, ")
         self.assertIn("run1-step25", self.complete())
-        self.assertIn("is whole", self.checkpoint("verify", "test", "run1-step25"))
+        self.assertIn("is intact", self.checkpoint("verify", "test", "run1-step25"))
         said = self.run_job("--servers", "1", "--checkpoint-every", "1 h", steps=40)
         self.assertIn("job test goes on from checkpoint run1-step25", said)
         self.assertEqual(self.complete()[-1], "run2-step40")
@@ -229,7 +254,7 @@ class Commands(Saved):
         said = self.checkpoint("create", "test")
         name = re.search(r"checkpoint (run1-step\d+): ", said).group(1)
         self.assertEqual(self.complete(), [name])
-        self.assertIn("is whole", self.checkpoint("verify", "test"))
+        self.assertIn("is intact", self.checkpoint("verify", "test"))
         self.assertIn("tensor0", self.checkpoint("show", "test", name))
         status = self.status_of("test")["checkpoint"]
         self.assertEqual((status["latest"], status["written"], status["failed"]), (name, 1, 0))
@@ -240,7 +265,7 @@ class Commands(Saved):
         self.checkpoint("export", "test", "--out", out)
         pipe = os.path.join(self.folder.name, "pipe")
         os.mkfifo(pipe)
-        self.assertIn("no regular file", self.checkpoint("export", "test", "--out", pipe, code=2))
+        self.assertIn("not a regular file", self.checkpoint("export", "test", "--out", pipe, code=2))
         self.assertTrue(stat.S_ISFIFO(os.stat(pipe).st_mode))
         tensors = read_safetensors(out)
         self.assertEqual({key: value[:2] for key, value in tensors.items()},
@@ -284,7 +309,7 @@ class Commands(Saved):
         failed = self.checkpoint("create", "test", code=4)
         self.assertRegex(failed, r"No space left on device; free space there")
         self.assertEqual(len(self.complete()), 1)
-        self.assertIn("is whole", self.checkpoint("verify", "test"))
+        self.assertIn("is intact", self.checkpoint("verify", "test"))
         status = self.status_of("test")["checkpoint"]
         self.assertEqual((status["written"], status["failed"]), (1, 1))
         self.assertIn("1 failed, the last: run1-step", self.syncline("status").stdout)
@@ -310,10 +335,10 @@ class Flags(Saved):
             self.assertEqual(done.returncode, 2, done.stderr)
             return done.stderr
 
-        self.assertIn("--servers '-1' is no", refused("--servers", "-1"))
+        self.assertIn("--servers '-1' is not a", refused("--servers", "-1"))
         self.assertIn("checkpoint_keep is '0', allowed are whole numbers from 1 to 10000", refused("--checkpoint-keep", "0"))
         self.assertIn("write NAME=3", refused("--mode", "asp:3"))
-        self.assertIn("is no checkpoint; name one", self.checkpoint("show", "test", "run", code=2))
+        self.assertIn("is not the name of a checkpoint", self.checkpoint("show", "test", "run", code=2))
 
 
 if __name__ == "__main__":

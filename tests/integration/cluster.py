@@ -1,6 +1,6 @@
-"""A coordinator, servers and workers as processes on loopback, for the tests of this folder.
+"""Runs a coordinator, servers and workers as processes on loopback, for the tests of this folder.
 
-Every wait has a deadline; nothing depends on how fast the machine is, only on the failure timeout.
+Every wait has a deadline. Nothing depends on the speed of the machine, only on the failure timeout.
 """
 
 import argparse
@@ -19,11 +19,11 @@ import urllib.request
 
 try:
     import jsonschema
-except ImportError:  # then nothing is compared with the schema, and StatusSchema says so
+except ImportError:  # then no status is compared with the schema, and StatusSchema is skipped
     jsonschema = None
 
 BUILD = "build/release"
-os.environ.pop("COLUMNS", None)  # lines that are awaited are not broken
+os.environ.pop("COLUMNS", None)  # so that awaited lines are not broken
 FAILURE_TIMEOUT = 4.0  # seconds; long enough for an oversubscribed machine to send its heartbeats
 SCHEMA = os.path.join(os.path.dirname(__file__), "../../docs/status.schema.json")
 LISTENS = "0A"  # in /proc/net/tcp
@@ -31,7 +31,7 @@ PATIENCE = 60.0  # for anything that must happen sometime
 
 
 class Process:
-    """A child whose output is collected line by line."""
+    """A child process whose output is collected line by line."""
 
     def __init__(self, name, command, env=None):
         self.name = name
@@ -56,7 +56,7 @@ class Process:
             return "\n".join(line for _, line in self.lines)
 
     def await_line(self, pattern, after=0.0, timeout=PATIENCE):
-        """The first match of `pattern` in a line that was printed at or after `after`."""
+        """Waits for and returns the first match of `pattern` in a line printed at or after `after`."""
         deadline = time.monotonic() + timeout
         seen = 0
         with self.changed:
@@ -91,7 +91,7 @@ class Process:
 
 
 def assert_same_end(test, workers):
-    """All end well and with the same weights; their checksum."""
+    """Checks that all workers end well, with the same weights. Returns the checksum."""
     checksums = set()
     for worker in workers:
         test.assertEqual(worker.wait(), 0, worker.text())
@@ -101,7 +101,7 @@ def assert_same_end(test, workers):
 
 
 def listening_ports(pid):
-    """TCP ports on which a process of this host listens."""
+    """Returns the TCP ports on which a process of this host listens."""
     sockets = set()
     for fd in glob.glob(f"/proc/{pid}/fd/*"):
         try:
@@ -116,6 +116,15 @@ def listening_ports(pid):
                 if columns[3] == LISTENS and f"socket:[{columns[9]}]" in sockets:
                     ports.add(int(columns[1].split(":")[1], 16))
     return ports
+
+
+def in_package(path):
+    """Returns the place of a file of a Python package that deploy/install-deps.sh has installed, or None."""
+    for build in (BUILD, os.path.join(os.path.dirname(__file__), "../../build/x")):
+        packages = os.path.join(os.path.dirname(os.path.abspath(build)), "venv/lib/python3*/site-packages")
+        if found := glob.glob(os.path.join(packages, path)):
+            return found[0]
+    return None
 
 
 def port_of(address):
@@ -143,7 +152,7 @@ class ClusterTest(unittest.TestCase):
             server.await_line(r"ready control=")
 
     def start_coordinator(self):
-        """Also again, with the same state and address."""
+        """Starts the coordinator, or starts it again with the same state and address."""
         self.coordinator = self.serve("coordinator", "--role", "coordinator", "--listen", self.address,
                                       "--state-dir", self.state.name, *self.coordinator_flags)  # fmt: skip
         ready = self.coordinator.await_line(r"ready control=(\S+) admin=(\S+)")
@@ -199,7 +208,7 @@ class ClusterTest(unittest.TestCase):
 
 
 class LeashedTest(ClusterTest):
-    """Workers that make the steps that they are allowed: however slow the machine, no job ends before what a test does to it."""
+    """Workers make only the steps that the test allows, so no job ends too early on any machine."""
 
     def setUp(self):
         directory = tempfile.TemporaryDirectory()
@@ -219,7 +228,7 @@ class LeashedTest(ClusterTest):
 
 
 class SmallDisk:
-    """Before a test of servers with journals: server 1 keeps its journal on a disk of 300 MB."""
+    """A mix-in for tests of servers with journals: server 1 has its journal on a disk of 300 MB."""
 
     def setUp(self):
         self.disk = tempfile.mkdtemp()

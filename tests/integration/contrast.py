@@ -1,9 +1,10 @@
-"""What of a page is hard to read: WCAG 2.1 AA, computed from the styles as the browser has computed them.
+"""Finds parts of a page that are hard to read, by WCAG 2.1 AA and the styles that the browser has computed.
 
-Text wants a contrast of 4.5, large text 3 (1.4.3); lines of charts and parts of bars 3 against what they lie on (1.4.11).
+Text needs a contrast of 4.5, large text 3 (1.4.3). Lines of charts and parts of bars need 3 against their background
+(1.4.11).
 """
 
-# An expression for browser.value: [{what, ratio, wanted}, …] of what is seen and falls short, and how much was looked at.
+# An expression for browser.value. It returns the visible faults [{what, ratio, wanted}, …] and the number of checks.
 FAULTS = """(() => {
   const numbers = (color) => color.match(/[\\d.]+/g).map(Number);
   const over = ([r, g, b, alpha = 1], under) => [r, g, b].map((part, i) => alpha * part + (1 - alpha) * under[i]);

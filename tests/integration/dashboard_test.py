@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The dashboard in a real browser, beside a job that runs. Skipped where there is no Chromium.
+"""The dashboard in a real browser, beside a running job. Skipped without Chromium.
 
     python3 tests/integration/dashboard_test.py --build build/release [-v] [TestClass.test_name ...]
 """
@@ -18,6 +18,7 @@ import cluster
 import contrast
 
 JOB = "<b>bert</b> & co"  # members choose names
+AXE = cluster.in_package("axe_playwright_python/axe.min.js")  # axe-core
 NO_CHROMIUM = unittest.skipIf(browser.PROGRAM is None, "no Chromium")
 
 
@@ -28,7 +29,7 @@ class Browsed(cluster.ClusterTest):
         self.addCleanup(self.browser.close)
 
     def look(self, job="", until=lambda page: True):
-        """The page of a job, by its number, as soon as it is live and as wanted."""
+        """Returns the page of a job, by its number, as soon as it is live and `until` holds."""
         self.browser.open(f"http://{self.admin}/#{job}")
         return self.browser.await_page(lambda page: page.words.get("connection") == "live" and until(page))
 
@@ -50,12 +51,12 @@ class Dashboard(Browsed):
         self.assertNotIn("b", page.tags, "a name became markup")
         self.assertRegex(page.words["tiles"], r"Workers 2 of 2")
         self.assertIn("polyline", page.tags, "no worker has a line of its own times")
-        # What the page has not seen itself the coordinator tells it.
+        # The coordinator sends the history that the page has not seen itself.
         points = "document.querySelector('#workers polyline').getAttribute('points').split(' ').length"
         self.browser.await_page(lambda page: self.browser.value(points) >= 9)
         self.browser.open("about:blank")
         self.look(until=says("workers", row))
-        # Its newest ones may not be told yet.
+        # The newest points may not have been sent yet.
         self.assertGreaterEqual(self.browser.value(points), 6)
         self.assertRegex(page.words["servers"], r"Bytes 0 ")
         self.assertIn("worker 1 (", page.words["events"])
@@ -88,20 +89,20 @@ class Dashboard(Browsed):
             }})""")
 
         self.assertEqual(shown(durability="none"), [40])
-        # What all servers have recorded is a step that is made, though no worker has said so yet.
+        # A step that all servers have recorded is made, even if no worker has reported it yet.
         self.assertEqual(shown(records=[record(0, 42)]), [42, "All steps below 42 are on the disks."])
         self.assertEqual(shown(records=[record(0, 40, lag=1)]), [40, "All steps below 40 are on the disks, 1 on the way."])
         self.assertEqual(shown(records=[record(0, 38, lag=1)]),
                          [40, "All steps below 38 were on the disks, 1 on the way at the last heartbeat."])
         self.assertEqual(shown(records=[record(0, 42)], training_servers=2), [40], "nobody knows of the other one")
-        ended = [40, "Of the other servers all steps below 42 are on the disks.", "The journal of server 1 has ended: full"]
+        ended = [40, "For the other servers, all steps below 42 are on the disks.", "The journal of server 1 has ended: full"]
         self.assertEqual(shown(records=[record(0, 42), record(1, 30, error="full")], training_servers=2), ended)
         backups = [{"server": 0, "holder": "server 1 (b)", "lost": "", "next": ""}, {"server": 1, "holder": "", "lost": "gone", "next": ""}]
         peer = {"durability": "peer", "training_servers": 2}
         self.assertEqual(shown(**peer, records=[record(0, 44), record(1, 42)], backups=backups[:1]),
                          [42, "All steps below 42 are in the backups.", "Server 0's backup is with server 1 (b)."])  # fmt: skip
         self.assertEqual(shown(**peer, records=[record(0, 44)], backups=backups),
-                         [40, "Of the other servers all steps below 44 are in the backups.", "Server 0's backup is with server 1 (b).",
+                         [40, "For the other servers, all steps below 44 are in the backups.", "Server 0's backup is with server 1 (b).",
                           "Server 1 has no backup: gone"])  # fmt: skip
 
     def test_goals_say_what_is_met_and_what_may_be_missed_still(self):
@@ -119,13 +120,25 @@ class Dashboard(Browsed):
 
         self.assertEqual(shown(), [False, "p95 step timemet", "132.3 ms at most 150 ms", "100 % of the hour's budget left"])
         self.assertEqual(shown(missed=True, budget_left=0, burn_rate_5m=22.4, now=163)[1:],
-                         ["p95 step timemissed", "163 ms at most 150 ms", "the hour's budget is spent, burns 22.4 times as fast as it may"])
+                         ["p95 step timemissed", "163 ms at most 150 ms", "the hour's budget is spent, burns at 22.4 times the allowed rate"])
         self.assertEqual(shown(now=163)[1], "p95 step timemissed just now")
         self.assertEqual(shown(missed_in_seconds=540)[1], "p95 step timemissed in 9 min")
-        self.assertEqual(shown(now=None)[1:3], ["p95 step timeno figure yet", "– at most 150 ms"])
+        self.assertEqual(shown(now=None)[1:3], ["p95 step timeno value yet", "– at most 150 ms"])
         answers = {"setting": "exclude_straggler", "state": "all wait for worker 1", "last": "", "last_age_seconds": 0}
         self.assertEqual(shown(answers)[4:], ["Answers: exclude_straggler", "all wait for worker 1"])
         self.assertEqual(shown({**answers, "last": "it was slow", "last_age_seconds": 130})[6], "The last one, 2 min ago: it was slow")
+
+    def test_what_changes_a_curve_is_marked_in_the_charts(self):
+        self.browser.open(f"http://{self.admin}/")
+        self.browser.await_page(lambda page: page.words.get("connection") == "live")
+        kinds = ("join", "epoch", "settings", "codec", "stall", "recovery", "checkpoint", "goal", "answer")
+        events = [{"job": 1, "number": number, "time": number, "step": 1, "kind": kind, "what": kind} for number, kind in enumerate(kinds, 1)]
+        marked = self.browser.value(f"""import('/events.js').then(({{Events}}) => {{
+            const all = new Events();
+            all.take({json.dumps(events)});
+            return all.marks(1).map((event) => event.kind);
+        }})""")
+        self.assertEqual(marked, ["epoch", "settings", "stall", "recovery", "goal", "answer"])
 
     def test_advice_says_why_there_is_none_and_who_is_left_out(self):
         self.browser.open(f"http://{self.admin}/")
@@ -142,8 +155,26 @@ class Dashboard(Browsed):
         nothing = "Nothing takes 15 % of a step or more besides computing."
         self.assertEqual(shown(), [False, nothing])
         self.assertEqual(shown(why_not="it made no step in 5s"), [False, "No advice: it made no step in 5s."])
-        self.assertEqual(shown(without_a_step=[2, 7]), [False, nothing, "Without a step of late, and left out: worker 2, 7."])
-        self.assertEqual(shown(without_a_step=[*range(9)])[2], "9 workers made no step of late, and are left out.")
+        self.assertEqual(shown(without_a_step=[2, 7]), [False, nothing, "No recent step, and left out: worker 2, 7."])
+        self.assertEqual(shown(without_a_step=[*range(9)])[2], "9 workers made no recent step, and are left out.")
+
+    def test_one_long_step_makes_no_other_line_flat(self):
+        self.browser.open(f"http://{self.admin}/")
+        self.browser.await_page(lambda page: page.words.get("connection") == "live")
+        heights = self.browser.value("""import('/spark.js').then(({Sparks}) => {
+            const sparks = new Sparks(), seconds = [0, 0];
+            for (let steps = 1; steps <= 30; ++steps) {
+              seconds[0] += steps === 5 ? 2 : 0.1;  // once it took 20 times as long
+              seconds[1] += 0.2;
+              sparks.look({job: 1, members: seconds.map((sum, rank) => ({rank, incarnation: 1, phases: {steps, seconds:
+                  {compute: sum, encode: 0, push: 0, decode: 0}}}))});
+            }
+            return [0, 1].map((rank) => sparks.of(rank).querySelector('polyline').getAttribute('points').split(' ').map(
+                (point) => Number(point.split(',')[1])));
+        })""")
+        self.assertLess(max(heights[1]), 12, "the line of the slower one is in the lower half")
+        self.assertEqual(min(heights[0]), 1, "the long step is not shown")
+        self.assertGreater(heights[0][-1], heights[1][-1])
 
     def test_rates_are_right_where_steps_take_longer_than_looks_are_apart_and_forget_who_is_gone(self):
         self.browser.open(f"http://{self.admin}/")
@@ -151,8 +182,9 @@ class Dashboard(Browsed):
 
         def speeds(steps):
             points = [{"time": time, "step": step} for time, step in enumerate(steps)]
-            return [round(rate, 4) for _, rate in self.browser.value(
-                f"import('/rates.js').then(({{speeds}}) => speeds({json.dumps(points)}, 'step'))")]  # fmt: skip
+            return [rate and round(rate, 4) for _, rate in self.browser.value(
+                f"import('/rates.js').then(({{speeds}}) => speeds({json.dumps(points)}, 'step')"
+                ".map(([time, rate]) => [time, Number.isNaN(rate) ? null : rate]))")]  # fmt: skip
 
         slow = speeds([second // 18 for second in range(100)])
         self.assertEqual(slow[40:], [round(1 / 18, 4)] * 59, "between two steps it is as fast as it was")
@@ -160,6 +192,10 @@ class Dashboard(Browsed):
         stands = speeds([10 * min(second, 20) for second in range(40)])
         self.assertEqual((stands[18], stands[-1]), (10.0, 0.0))
         self.assertEqual(speeds([5, 5, 5]), [0, 0])
+        # The page starts in the middle of a step, and a checkpoint restarts the job in the middle of one.
+        self.assertEqual(speeds([(second + 17) // 18 for second in range(40)]), [None] * 18 + [round(1 / 18, 4)] * 21)
+        anew = speeds([10 * min(second, 20) if second < 30 else 100 + (second - 30 + 16) // 18 for second in range(70)])
+        self.assertEqual(anew[29:], [0, 0] + [None] * 18 + [round(1 / 18, 4)] * 20)
         kept = self.browser.value("""import('/rates.js').then(({Rates}) => {
             const rates = new Rates(), told = [];
             for (const keys of [["a", "b"], ["a"], ["a", "b"]]) {
@@ -185,7 +221,7 @@ class Dashboard(Browsed):
         self.browser.call("Network.setBlockedURLs", urls=["*/stream"])
         self.look(until=says("tiles", r"Workers 1 of 1"))
         self.assertEqual(self.browser.value("document.getElementById('connection').title"),
-                         "asked every second, as no stream comes through")  # fmt: skip
+                         "requested every second, because no stream comes through")  # fmt: skip
 
     def test_it_goes_on_when_the_coordinator_is_started_again(self):
         workers = [self.worker(rank, 2, "--steps", "100000", "--step-ms", "20", job=JOB) for rank in range(2)]
@@ -197,10 +233,10 @@ class Dashboard(Browsed):
         self.coordinator_flags = (*self.coordinator_flags, "--admin-listen", self.admin)
         self.start_coordinator()
         page = self.browser.await_page(lambda page: page.words["connection"] == "live" and says("tiles", r"Workers 2 of 2")(page)
-                                       and says("events", "the coordinator was started anew")(page))  # fmt: skip
+                                       and says("events", "the coordinator was restarted")(page))  # fmt: skip
         self.assertEqual(page.words["job-name"], JOB)
-        self.assertTrue(self.browser.value("window.isTheSamePage"), "it was loaded anew")
-        self.browser.await_page(lambda page: self.browser.value("document.getElementById('connection').title.startsWith('told')"))
+        self.assertTrue(self.browser.value("window.isTheSamePage"), "it was loaded again")
+        self.browser.await_page(lambda page: self.browser.value("document.getElementById('connection').title.startsWith('sent')"))
 
     def test_it_shows_where_the_time_of_a_step_goes(self):
         workers = [self.worker(rank, 2, "--steps", "100000", "--step-ms", "5", job=JOB) for rank in range(2)]
@@ -228,7 +264,7 @@ class DashboardOfJobs(Browsed):
         self.assertEqual(first.wait(), 0, first.text())
         page = self.look(numbers[JOB], says("events", r"the job is over: all workers left"))
         self.assertIn("lr from 0.001 to 0.25", page.words["events"])
-        # The epoch of the beginning is before the first point of the charts, that of the update is in them.
+        # The first epoch is before the first point of the charts; the update's epoch is in them.
         self.assertIn("event settings", page.marks)
 
         next_one = self.worker(0, 1, "--steps", "100000", "--step-ms", "50", job=JOB)
@@ -250,12 +286,12 @@ class DashboardOfBackups(Browsed):
     def test_it_shows_what_is_left_when_something_dies(self):
         workers = [self.worker(rank, 2, "--steps", "100000", "--step-ms", "20", job=JOB) for rank in range(2)]
         workers[0].await_line(r"^step 20$")
-        # Servers say with their heartbeats how far their backups are.
+        # Servers report the state of their backups with heartbeats.
         self.look(until=says("durability-list", r"All steps below [\d,]+ (are|were) in the backups.* Server 0's backup is with server 1 \("))
 
 
 class Crowd(http.server.BaseHTTPRequestHandler):
-    """The coordinator's own pages, but for a stream in which its job has many more members, the last of them slow."""
+    """Serves the coordinator's pages, with a stream in which the job has many more members, the last one slow."""
 
     admin = None  # of the real one
     members = 64
@@ -287,6 +323,7 @@ class Crowd(http.server.BaseHTTPRequestHandler):
         one = job["members"][0]
         status["failure_timeout_seconds"] = self.failure_timeout
         job["goals"], job["gradient_norm"] = self.goals(), 1.5
+        job["expected_workers"] = self.members + 1
         self.say("history", self.ask("history"))
         self.say("events", {"events": self.events(job["job"])})
         self.say("advice", {"jobs": [{"job": job["job"], "why_not": "", "without_a_step": [5], "advice": [
@@ -324,7 +361,7 @@ class Crowd(http.server.BaseHTTPRequestHandler):
 class DashboardOfManyMembers(Browsed):
     servers = 1
 
-    # What takes more than it shows can be scrolled by keys; pictures, fields and tables say what they are.
+    # Elements whose contents overflow can be scrolled by keys; pictures, fields and tables have labels.
     FAULTS = """[
       ...[...document.querySelectorAll('body *')].filter((one) => one.tabIndex < 0 &&
         ((one.scrollHeight > one.clientHeight + 1 && /auto|scroll/.test(getComputedStyle(one).overflowY)) ||
@@ -333,6 +370,9 @@ class DashboardOfManyMembers(Browsed):
         one.checkVisibility() && !one.ariaLabel && !document.getElementById(one.getAttribute('aria-labelledby'))?.textContent),
       ...[...document.querySelectorAll('svg')].filter((one) => one.checkVisibility() && !one.ariaLabel && one.ariaHidden !== 'true'),
     ].map((one) => one.outerHTML.slice(0, 100))"""
+
+    SPLIT = """[...document.querySelectorAll('#phases .legend span')].filter((one) => one.getClientRects().length > 1)
+      .map((one) => one.textContent)"""
 
     def setUp(self):
         super().setUp()
@@ -354,6 +394,7 @@ class DashboardOfManyMembers(Browsed):
         slow = "[...document.querySelectorAll('#workers .slow')].map((mark) => mark.closest('tr').firstChild.textContent)"
         self.assertEqual(tab.value(slow), ["63"])
         self.assertEqual(tab.value("document.getElementById('slow-ones').textContent"), "slow: 63")
+        self.assertEqual(tab.value("document.querySelector('#tiles .few').textContent"), "64 of 65")
         tab.await_page(lambda page: tab.value("document.querySelector('#workers polyline').getAttribute('points').split(' ').length") >= 20)
         late = "[...document.querySelectorAll('#workers .silent')].map((mark) => mark.closest('tr').firstChild.textContent)"
         self.assertEqual(tab.value(late), ["2"], "what is late follows from the failure timeout")
@@ -361,6 +402,7 @@ class DashboardOfManyMembers(Browsed):
             tab.size(width, height, mobile=width < 500)
             self.assertLessEqual(tab.value("document.documentElement.scrollWidth"), width, "the page is wider than the screen")
             self.assertEqual(tab.value(self.FAULTS), [])
+            self.assertEqual(tab.value(self.SPLIT), [], "a colour of the legend is on another line than its name")
 
     def test_all_of_it_can_be_read_in_light_and_dark(self):
         tab = self.browser
@@ -376,6 +418,24 @@ class DashboardOfManyMembers(Browsed):
             self.assertGreater(seen["looked"], 500)
             self.assertEqual(seen["faults"], [], "dark" if wanted else "light")
         self.assertNotEqual(*grounds)
+
+
+    @unittest.skipIf(AXE is None, "axe-core is not installed (deploy/install-deps.sh)")
+    def test_axe_finds_nothing_in_light_and_dark_on_a_screen_and_a_phone(self):
+        tab = self.browser
+        tab.open(f"http://127.0.0.1:{self.crowd.server_address[1]}/")
+        tab.await_page(lambda page: tab.value("document.querySelectorAll('#phases .bar').length") == 64 and "path" in page.tags)
+        with open(AXE, encoding="utf-8") as file:
+            tab.value(file.read())
+        found = "axe.run(document).then((all) => [all.passes.length, all.violations.map((one) => [one.id, one.nodes[0].html])])"
+        for wanted, width, height in ((False, 1280, 900), (True, 390, 844)):
+            tab.dark(wanted)
+            tab.size(width, height, mobile=width < 500)
+            kept, broken = tab.value(found)
+            self.assertEqual(broken, [])
+            self.assertGreater(kept, 30, "it looked at nothing")
+        tab.value("document.getElementById('job').insertAdjacentHTML('beforeend', '<img src=x>')")
+        self.assertEqual([name for name, _ in tab.value(found)[1]], ["image-alt"], "it finds no fault")
 
 
 @NO_CHROMIUM
@@ -397,11 +457,11 @@ class DashboardBehindTls(cluster.CertifiedTest):
         tab.open(f"https://127.0.0.1:{self.admin.rsplit(':', 1)[1]}/")
         tab.await_page(lambda page: "form" in page.tags)
         self.log_in(tab, "wrong-token-0123456789")
-        tab.await_page(lambda page: tab.value("document.querySelector('[role=alert]')?.textContent") == "That is not the token.")
+        tab.await_page(lambda page: tab.value("document.querySelector('[role=alert]')?.textContent") == "The token is wrong.")
         self.log_in(tab, self.TOKEN)
         tab.await_page(says("connection", "^live$"))
         self.assertEqual(tab.value("document.cookie"), "", "a script sees the cookie")
-        # Another token: whoever watches has to log in again.
+        # With another token, viewers have to log in again.
         with open(self.path("token"), "w") as file:
             file.write("another-token-0123456789\n")
         tab.await_page(lambda page: "form" in page.tags)

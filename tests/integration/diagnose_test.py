@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""`syncline diagnose` beside a job that is well, and while somebody of it stands still or is gone.
+"""`syncline diagnose` beside a healthy job, and while one of its processes stands still or is gone.
 
     python3 tests/integration/diagnose_test.py --build build/release [-v] [TestClass.test_name ...]
 """
@@ -13,7 +13,7 @@ import unittest
 
 import cluster
 
-# A member that stands still is late from 0.2 F on, and there until 0.6 F: long enough to be asked about in between.
+# A member that stands still is late after 0.2 F and dropped after 0.6 F: long enough to ask in between.
 cluster.FAILURE_TIMEOUT = 60.0
 SCHEMA = os.path.join(os.path.dirname(__file__), "../../docs/diagnose.schema.json")
 
@@ -24,7 +24,7 @@ class Diagnose(cluster.ClusterTest):
                              self.admin, *arguments)  # fmt: skip
 
     def diagnose(self, *arguments):
-        """Its exit code, and what it says."""
+        """Returns its exit code and its output."""
         asked = self.ask("--json", *arguments)
         said = json.loads(asked.stdout)
         if cluster.jsonschema:
@@ -33,7 +33,7 @@ class Diagnose(cluster.ClusterTest):
         return asked.returncode, said
 
     def await_report(self, expected):
-        """The first answer with a link that `expected` accepts, as all of it, and that link."""
+        """Waits for an answer with a link that `expected` accepts. Returns the answer and the link."""
         deadline = time.monotonic() + cluster.PATIENCE
         while time.monotonic() < deadline:
             code, said = self.diagnose()

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Jobs with journals and backups: servers are killed, alone and together, and come back or not.
+"""Jobs with journals and backups: servers are killed, alone or together, and come back or not.
 
     python3 tests/integration/disk_peer_test.py --build build/release [-v] [TestClass.test_name ...]
 """
@@ -21,7 +21,7 @@ STEPS = 130
 
 
 class DiskPeerTest(LeashedTest):
-    """Three servers, each with a journal of its own, and its backup with the next."""
+    """Three servers, each with a journal of its own and a backup on the next server."""
 
     servers = 3
     worker_env = {"SYNCLINE_DURABILITY": "disk+peer"}
@@ -48,7 +48,7 @@ class DiskPeerTest(LeashedTest):
         return workers
 
     def train(self, disturb):
-        """The checksum at the end. `disturb` finds the workers in the middle of steps, after 20 of them."""
+        """Trains, and returns the checksum at the end. Calls `disturb` in the middle of steps, after 20 of them."""
         workers = self.begin()
         self.allow(50)
         disturb()
@@ -67,8 +67,8 @@ class DiskPeerTest(LeashedTest):
             time.sleep(0.05)
 
     def await_whole(self, times=1):
-        """Journals that began anew: looked for every second, and whole after further steps."""
-        said = r"server \d+ .* has a whole journal again"
+        """Waits until restarted journals are complete: `times` of them, after further steps."""
+        said = r"server \d+ .* has a complete journal again"
         deadline = time.monotonic() + cluster.PATIENCE
         steps = 50
         while len(re.findall(said, self.coordinator.text())) < times:
@@ -78,7 +78,7 @@ class DiskPeerTest(LeashedTest):
             time.sleep(0.2)
 
     def ring(self):
-        """Servers in the order of their numbers: each has its backup with the next."""
+        """Returns the servers by number. Each has its backup on the next one."""
         numbers = [re.search(r"syncline: ready .* server=(\d+)", one.text()).group(1) for one in self.server_processes]
         return sorted(range(self.servers), key=lambda which: int(numbers[which]))
 
@@ -97,12 +97,12 @@ class DiskPeer(DiskPeerTest):
             names = self.segments(holder)
             self.assertTrue([name for name in names if re.search(r"-g\d+-.*-anew", name)], names)
             self.start_server(dies)
-            self.await_said(r"has an earlier journal of the place of .*: it is not used, and .* is a spare")
+            self.await_said(r"has an earlier journal of the place of .*, which went on without it; the journal is not used, and .* is a spare")
 
         self.assert_same_weights(disturb)
 
     def test_a_server_and_the_holder_of_its_backup(self):
-        """The first waits for its journal; the third takes over from the second, whose own journal is used no more."""
+        """The first server waits for its journal. The third takes over from the second, whose journal is obsolete."""
 
         def disturb():
             first, second, _ = self.ring()
@@ -126,7 +126,7 @@ class DiskPeer(DiskPeerTest):
         self.assert_same_weights(disturb)
 
     def test_one_process_comes_back_with_two_places(self):
-        """The third has its own place and the second's when all die, and both of them when it comes back."""
+        """The third server has its own place and the second's when all die, and again after its restart."""
 
         def disturb():
             first, dies, holder = self.ring()
@@ -156,7 +156,7 @@ class DiskPeer(DiskPeerTest):
         self.assert_same_weights(disturb)
 
     def test_right_after_a_take_over_another_death_is_said(self):
-        """Before the new owner's journal is whole, and with its backup gone, nobody goes back silently."""
+        """If the new owner's journal is not complete and its backup is gone, the job must not go back silently."""
         workers = self.begin()
         first, dies, holder = self.ring()
         self.server_processes[dies].kill()
@@ -168,28 +168,28 @@ class DiskPeer(DiskPeerTest):
         self.allow(STEPS)
         for worker in workers:
             self.assertEqual(worker.wait(), 138, worker.text())
-            self.assertRegex(worker.text(), r"is lost, and .*had no whole journal: it begins anew after a take-over")
+            self.assertRegex(worker.text(), r"is lost, and .*had no complete journal: it starts over after a take-over")
 
 
 class DiskOfAHolder(SmallDisk, DiskPeerTest):
-    """Server 1 keeps its journal on a small disk, and holds the backup of the one before it."""
+    """Server 1 has its journal on a small disk, and holds the backup of the previous server."""
 
     def test_is_full_and_the_backup_takes_over_all_the_same(self):
         def disturb():
             filler = self.fill()
-            self.allow(60)  # those before may be made already
+            self.allow(60)  # earlier steps may be made already
             self.await_said(r"the journal of server \d+ .* has ended: .*No space left")
             ring = self.ring()
             self.server_processes[ring[ring.index(1) - 1]].kill()
             self.await_said(r"took the place of server \d+ at step \d+, from its backup")
             os.remove(filler)
-            self.await_whole(2)  # its own, and that of the place that it took
+            self.await_whole(2)  # its own journal, and that of the place that it took
 
         self.assert_same_weights(disturb)
 
 
 class StuckDisk(DiskPeerTest):
-    """Each server has a disk whose syncs hang when the test says so."""
+    """Each server has a disk whose syncs hang on the test's order."""
 
     def setUp(self):
         folder = tempfile.TemporaryDirectory()
@@ -216,12 +216,12 @@ class StuckDisk(DiskPeerTest):
                 ring = self.ring()
                 self.server_processes[ring[ring.index(1) - 1]].kill()
                 self.await_said(r"took the place of server \d+ at step \d+, from its backup")
-            self.await_whole(2)  # its own, and that of the place that it took
+            self.await_whole(2)  # its own journal, and that of the place that it took
 
         self.assert_same_weights(disturb)
 
     def test_a_job_that_ends_on_it_harms_no_other_job(self):
-        """Its holder has taken a place, which ends with a journal that waits for the disk."""
+        """The holder has taken a place, whose job ends while the journal waits for the disk."""
         workers = self.begin()
         _, dies, holder = self.ring()
         self.server_processes[dies].kill()
@@ -236,13 +236,13 @@ class StuckDisk(DiskPeerTest):
         self.disks[holder].order("stuck")
         self.allow(STEPS)
         self.assert_same_end(workers)
-        time.sleep(2 * cluster.FAILURE_TIMEOUT)  # so long nothing may happen
+        time.sleep(2 * cluster.FAILURE_TIMEOUT)  # nothing may happen during this time
         self.leash = other_leash
         self.allow(50)
         self.assertEqual(other.wait(), 0, other.text())
         self.assertNotIn("no heartbeat", self.coordinator.text())
 
-        # The first signal ends it in order, which waits for the disk; another one ends that, too.
+        # The first signal ends it in order, and it waits for the disk. A second signal ends it at once.
         stuck = self.server_processes[holder]
         deadline = time.monotonic() + cluster.PATIENCE
         while stuck.process.poll() is None and time.monotonic() < deadline:

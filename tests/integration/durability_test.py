@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Jobs whose servers journal each step, and what can be had again when all of them are gone.
+"""Jobs whose servers journal each step, and the recovery after all servers are gone.
 
     python3 tests/integration/durability_test.py --build build/release [-v] [TestClass.test_name ...]
 """
@@ -19,7 +19,7 @@ from cluster import PATIENCE, ClusterTest
 
 
 class Durable(ClusterTest):
-    """Clusters that come and go; each server has a journal of its own."""
+    """Several clusters, one after the other. Each server has a journal of its own."""
 
     def setUp(self):
         self.folder = tempfile.TemporaryDirectory()
@@ -53,7 +53,7 @@ class Durable(ClusterTest):
         ]
 
     def await_durable(self, step):
-        """Until the journals have that step on the disk, and say so. A server that trains nothing stays at 0."""
+        """Waits until the journals report that this step is on the disk. A server that trains nothing stays at 0."""
         deadline = time.monotonic() + PATIENCE
         while time.monotonic() < deadline:
             shown = [self.durable_step(admin) for admin in self.server_admins]
@@ -68,7 +68,7 @@ class Durable(ClusterTest):
             return float(found.group(1)) if found else -1
 
     def end(self):
-        """kill -9, all of them."""
+        """Kills all processes (kill -9)."""
         for process in self.processes:
             process.kill()
         self.processes = []
@@ -110,14 +110,14 @@ class Replay(Durable):
                 self.await_durable(50)
                 self.end()
 
-                # The weights of a step, as a checkpoint of the other run has them.
+                # Replay gives the weights of a step that a checkpoint of the other run has.
                 weights, expected = self.path("replayed.safetensors"), self.path("expected.safetensors")
                 self.assertIn("verified", self.replay(name, "--to", "50", "--verify", "--out", weights))
                 self.run_syncline("checkpoint", "export", "test", "run1-step50", "--checkpoint-dir", saved, "--out",
                                   expected)  # fmt: skip
                 self.assertEqual(read_safetensors(weights), read_safetensors(expected))
 
-                # And the job itself: it goes on from the last journalled step.
+                # The job itself continues after the last journalled step.
                 said = self.replay(name, "--verify", "--checkpoint-out", again)
                 last = int(re.search(r"to step (\d+)", said).group(1))
                 self.assertGreaterEqual(last, 50)
@@ -136,7 +136,7 @@ class Replay(Durable):
         out = self.path("weights.safetensors")
         half = self.run_syncline("replay", "--journal", self.journals("one")[0], "--job", "test", "--out", out, code=4)
         self.assertIn("name the --journal-dir of every server", half)
-        self.assertIn("leads to step 40, not to 99", self.replay("one", "--to", "99", "--out", out, code=4))
+        self.assertIn("ends at step 40, before step 99", self.replay("one", "--to", "99", "--out", out, code=4))
         self.assertFalse(os.path.exists(out))
         self.assert_that_replay_leaves_alone_what_others_have(out)
         segments = [
@@ -171,7 +171,7 @@ class Replay(Durable):
         os.symlink("/dev/null", link)
         os.mkfifo(fifo)
         for out in (link, fifo):
-            self.assertIn("is no regular file", self.replay("one", "--out", out, code=2))
+            self.assertIn("is not a regular file", self.replay("one", "--out", out, code=2))
         self.assertTrue(os.path.islink(link))
         self.assertIn("there is no directory", self.replay("one", "--out", self.path("none/w"), code=2))
 
@@ -195,7 +195,7 @@ class Replay(Durable):
         self.assertIn("start all servers with --journal-dir", refused.text())
         file = self.path("file")
         with open(file, "w") as full:
-            full.write("a file is no directory")
+            full.write("a file is not a directory")
         said = self.run_syncline("serve", "--role", "server", "--coordinator", "127.0.0.1:1", "--journal-dir", file, code=2)
         self.assertIn(f"--journal-dir: cannot create a file in {file}: Not a directory", said)
         journal = self.path("journal")

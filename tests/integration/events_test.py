@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What happened to a job is said once, with its cause, and is still known when the coordinator was killed.
+"""Events of a job are reported once, with their cause, and survive a crash of the coordinator.
 
     python3 tests/integration/events_test.py --build build/release [-v] [TestClass.test_name ...]
 """
@@ -30,7 +30,7 @@ class EventsTest(cluster.LeashedTest):
     def await_event(self, kind, pattern, job="test"):
         deadline = time.monotonic() + cluster.PATIENCE
         while time.monotonic() < deadline:
-            # Before the first ones are stored there are none of such a job.
+            # Before its first events are stored, the job has none.
             lines = self.syncline("events", job, "--json").stdout.splitlines()
             for event in map(json.loads, lines):
                 if event["kind"] == kind and re.search(pattern, event["what"]):
@@ -48,7 +48,7 @@ class Events(EventsTest):
         self.allow(20)
         follow = self.start("follow", [f"{cluster.BUILD}/syncline", "events", "test", "--follow",
                                        "--coordinator", self.address])  # fmt: skip
-        follow.await_line(r"there is no job 'test'.*; asking again")
+        follow.await_line(r"there is no job 'test'.*; retrying")
         workers = [self.worker(rank, 3, "--steps", "1000", "--leash", self.leash) for rank in range(3)]
         self.await_steps(workers, 20)
         follow.await_line(r"epoch 1 with 3 members: the job begins")
@@ -57,7 +57,7 @@ class Events(EventsTest):
         workers[2].kill()
         death = self.await_event("death", r"^worker 2 \(.*\) was dropped: its connection broke")
         self.coordinator.await_line(r" warning worker 2 \(.*\) was dropped from job 'test'")
-        # Ten steps and more were made, by the word of a heartbeat.
+        # A heartbeat has reported that ten steps or more were made.
         self.assertGreaterEqual(death["step"], 10)
         self.await_event("epoch", r"^epoch 3 with 2 members: worker 2 ")
         before = self.events("test")
@@ -70,14 +70,14 @@ class Events(EventsTest):
         self.assertEqual([event["number"] for event in after], list(range(1, len(after) + 1)))
         self.assertTrue({event["kind"] for event in after} <= set(KINDS))
         self.assertEqual([event["kind"] for event in before[:4]], ["join", "join", "join", "epoch"])
-        # Followed through the restart, each once.
+        # `events --follow` continues through the restart, and shows each event once.
         follow.await_line(r"recovery .* after the loss of the coordinator")
         self.assertEqual(len(re.findall(r"was dropped", follow.text())), 1, follow.text())
-        # The cluster's own.
+        # Events of the cluster itself.
         cluster_events = [event["what"] for event in self.events() if event["job"] == 0]
-        self.assertRegex(cluster_events[0], r"the coordinator began")
-        self.assertTrue([what for what in cluster_events if "was started anew, life 2; 1 job goes on" in what], cluster_events)
-        # The last ones in the status, too, by its schema.
+        self.assertRegex(cluster_events[0], r"the coordinator was started")
+        self.assertTrue([what for what in cluster_events if "was restarted, life 2; 1 job goes on" in what], cluster_events)
+        # The status has the last events, too, according to its schema.
         self.assertEqual(self.status_of("test")["events"], after[-10:])
 
     def test_a_status_that_watches_waits_for_its_job(self):
@@ -90,7 +90,7 @@ class Events(EventsTest):
         self.assertEqual(len(re.findall("waiting for it", watch.text())), 1, watch.text())
 
     def announce(self, run, address, job):
-        """As `syncline run` says where its coordinator is, until the file is closed."""
+        """Announces the coordinator as `syncline run` does, until the file is closed."""
         os.makedirs(f"{self.directory}/syncline/runs", exist_ok=True)
         file = open(f"{self.directory}/syncline/runs/{run}", "w")
         self.addCleanup(file.close)
@@ -108,7 +108,7 @@ class Events(EventsTest):
         watch = self.start("status", [f"{cluster.BUILD}/syncline", "status", "test", "--watch"], home)
         follow = self.start("events", [f"{cluster.BUILD}/syncline", "events", "test", "--follow"], home)
         watch.await_line(r"there is no job 'test'.*; waiting for it$")
-        follow.await_line(r"there is no job 'test'.*; asking again$")
+        follow.await_line(r"there is no job 'test'.*; retrying$")
         for life in ("second", "third"):
             begin = time.monotonic()
             directory = f"{self.directory}/{life}"
@@ -143,7 +143,7 @@ class Launched(EventsTest):
         self.allow(20)
         kill = os.path.join(self.directory, "kill")
         trainer = f"{cluster.BUILD}/steps_worker --steps 40 --leash {self.leash}"
-        # The first life of rank 1 is killed when the file is there, as one that takes too much memory is.
+        # The first process of rank 1 is killed once the file exists, like a process that uses too much memory.
         program = f"""[ $RANK$TORCHELASTIC_RESTART_COUNT = 10 ] || exec {trainer}
             {trainer} & while [ ! -e {kill} ]; do sleep 0.05; done; kill -9 $! $$"""
         run = self.start("run", [f"{cluster.BUILD}/syncline", "run", "--coordinator", self.address, "--servers", "0", "--job", "test",
@@ -157,6 +157,38 @@ class Launched(EventsTest):
         self.assertEqual(run.wait(), 0, run.text())
         self.assertEqual(len([event for event in self.events("test") if event["kind"] == "exit"]), 1)
 
+    def test_workers_that_all_died_and_came_back_too_late_begin_no_run_of_their_own(self):
+        self.allow(20)
+        trainer = f"{cluster.BUILD}/steps_worker --steps 40 --leash {self.leash}"
+        # The second process of rank 2 ends the job alone. Then rank 0 comes back, and the others after rank 0.
+        program = f"""cd {self.directory}
+            if [ $TORCHELASTIC_RESTART_COUNT = 0 ]; then
+                {trainer} & while [ ! -e kill$RANK ]; do sleep 0.05; done; kill -9 $! $$
+            fi
+            touch back$RANK
+            case $RANK in
+                2) {trainer} && touch over;;
+                0) while [ ! -e over ]; do sleep 0.05; done; {trainer}; code=$?; touch late; exit $code;;
+                *) while [ ! -e late ]; do sleep 0.05; done; exec {trainer};;
+            esac"""
+        run = self.start("run", [f"{cluster.BUILD}/syncline", "run", "--coordinator", self.address, "--servers", "0", "--job", "test",
+                                 "--nproc-per-node", "4", "--max-restarts", "1", "--failure-timeout", f"{cluster.FAILURE_TIMEOUT}s",
+                                 "--", "/bin/sh", "-c", program])  # fmt: skip
+        run.await_line(r"^step 19$")
+        for rank in range(4):
+            open(f"{self.directory}/kill{rank}", "w").close()
+            self.await_file(f"{self.directory}/back{rank}")
+        self.allow(1000)
+        self.assertEqual(run.wait(), 0, run.text())
+        self.assertEqual(sorted(re.findall(r"worker (\d) came back when the others had left", run.text())), ["0", "1", "3"])
+        self.await_event("end", r"^the job is over: all workers left$")
+
+    def await_file(self, path):
+        deadline = time.monotonic() + cluster.PATIENCE
+        while not os.path.exists(path):
+            self.assertLess(time.monotonic(), deadline, path)
+            time.sleep(0.05)
+
     def run_job(self, name, *flags):
         trainer = [f"{cluster.BUILD}/steps_worker", "--leash", self.leash, *flags]
         return self.start(name, [f"{cluster.BUILD}/syncline", "run", "--coordinator", self.address, "--servers", "0", "--job", "test",
@@ -169,7 +201,7 @@ class Launched(EventsTest):
         run.signal(signal.SIGINT)
         self.assertEqual(run.wait(), 128 + signal.SIGINT, run.text())
         self.await_event("exit", r"^ranks 0, 1 are being stopped: SIGINT \(Ctrl-C\) to the launcher at \S+, run \w+$")
-        # Without the report: "the job has failed: no worker for 20s".
+        # Without the launcher's report this would be "the job has failed: no worker was connected for 20s".
         self.await_event("end", r"^the job is over: stopped by SIGINT \(Ctrl-C\) to the launcher at ")
         self.assertNotIn("death", [event["kind"] for event in self.events("test")])
         self.allow(1000)

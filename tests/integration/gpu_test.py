@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Workers whose tensors lie in the memory of a GPU, with the emulated one in a real one's place: `syncline bench pushpull --gpu`.
+"""`syncline bench pushpull --gpu`: workers whose tensors are in the memory of a GPU, which is emulated.
 
     python3 tests/integration/gpu_test.py --build build/release [-v] [TestClass.test_name ...]
 """
@@ -16,7 +16,7 @@ SMALL = ["--workers=2", "--servers=2", "--bytes=800000", "--tensor-bytes=500000"
 
 
 def bench(*flags, **env):
-    """The finished process."""
+    """Runs the bench, and returns the finished process."""
     module = os.path.join(cluster.BUILD, MODULE)
     return subprocess.run([os.path.join(cluster.BUILD, "syncline"), "bench", "pushpull", *flags], capture_output=True, text=True,
                           timeout=cluster.PATIENCE * 4, env={**os.environ, "SYNCLINE_CUDA_MODULE": module, **env})  # fmt: skip

@@ -1,13 +1,14 @@
-// A member of a job that sends what no client library would: every message must be
-// refused with a typed code (or dropped before it takes memory), and nothing of it
-// applied.
+// A member of a job that sends messages which no client library would send. Every message
+// must be refused with a typed code (or dropped before it takes memory), and must have no
+// effect.
 //
-// Joins as RANK of the job that steps_worker makes, sends the bad messages, prints
-// "refused CASE CODE" or "dropped CASE" for each, and leaves. Exit code 1 when an answer
-// was not the expected one.
+// It joins as RANK of the job that steps_worker makes, sends the bad messages, prints
+// "refused CASE CODE" or "dropped CASE" for each, and leaves. The exit code is 1 if an
+// answer was not the expected one.
 //
-// With `--stay` it prints "in" and beats until the coordinator ends its stream, then dials
-// the first server again by the keys that it has: it must be turned away.
+// With `--stay` it prints "in", and sends heartbeats until the coordinator ends its
+// stream. Then it connects to the first server again with its old keys, which the server
+// must refuse.
 #include <cstdint>
 #include <cstdio>
 #include <functional>
@@ -62,7 +63,7 @@ Announcement Hello(const SessionOptions& options) {
 // The data plane of one hostile member, on the calling thread.
 class Hostile : private Receiver {
  public:
-  // `beat` keeps the membership alive meanwhile.
+  // `beat` sends a heartbeat, to keep the membership.
   Hostile(const v1::WorkerWelcome& welcome, uint32_t rank, std::function<void()> beat)
       : welcome_(welcome), rank_(rank), beat_(std::move(beat)) {}
 
@@ -85,8 +86,8 @@ class Hostile : private Receiver {
       Send(shards_.size() - 1, hello,
            Buffer::CopyOf(std::as_bytes(std::span<const char>(own.data(), own.size()))));
     }
-    // The shard is seeded once it answers a pull: from then on only our badness can be
-    // refused.
+    // The shard is seeded once it answers a pull. From then on it refuses only bad
+    // messages.
     const MessageHeader pull = Header(MessageKind::kPull, kBlock);
     for (int i = 0; i < 20; ++i) {
       beat_();
@@ -111,7 +112,7 @@ class Hostile : private Receiver {
     return header;
   }
 
-  // A good contribution to kBlock, for spoiling.
+  // Returns a valid contribution to kBlock, which the caller damages.
   Buffer Contribution(uint64_t elements = 300) {
     std::vector<float> values(elements, 1e6f);
     const BlockLabel label{
@@ -142,7 +143,7 @@ class Hostile : private Receiver {
     std::fflush(stdout);
   }
 
-  // Keeps the membership for so long.
+  // Keeps the membership for this time.
   void Beat(absl::Duration time) {
     beat_();
     for (const absl::Duration end = clock_.Now() + time; clock_.Now() < end;) Turn();
@@ -153,8 +154,8 @@ class Hostile : private Receiver {
     for (int i = 0; i < 20; ++i) Turn();
   }
 
-  // Calls itself `identity`, with this member's key of shard 0. A server of the network
-  // must end the connection before it reads anything; in shared memory nobody is asked.
+  // Connects as `identity`, with this member's key of shard 0. Over the network, a server
+  // must end the connection before it reads anything. In shared memory there is no check.
   void ExpectTurnedAway(const std::string& name, const MemberIdentity& identity) {
     beat_();
     bool is_over = false;
@@ -265,8 +266,8 @@ void Misbehave(Hostile& hostile) {
   header = push();
   header.session_key ^= 1;
   hostile.Expect("stolen-rank", header, whole, RefuseCode::kUnauthenticated);
-  // More than any message of this block can carry: refused from the header, before memory
-  // is taken.
+  // A payload longer than any message of this block is refused by the header, before
+  // memory is allocated.
   hostile.Expect("oversized", push(), Buffer::Allocate(size_t{64} << 20), std::nullopt);
   MemberIdentity other = hostile.Identity();
   ++other.incarnation;
@@ -285,12 +286,12 @@ void Misbehave(Hostile& hostile) {
   }
 }
 
-// What a thief keeps when its certificate is taken back.
+// Connects with the keys that a thief still has after its certificate was revoked.
 void DialByOldKeys(Hostile& hostile, const absl::Notification& ended) {
   std::printf("in\n");
   std::fflush(stdout);
   while (!ended.HasBeenNotified()) hostile.Beat(absl::Milliseconds(100));
-  // The first may still find its key, and is then cut off with it.
+  // The first attempt may still find its key, and is cut off when that is removed.
   for (int i = 0; i < 3; ++i) hostile.ExpectTurnedAway("old-key", hostile.Identity());
 }
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Real coordinator, server and worker processes on loopback, and what may happen to them.
+"""Real coordinator, server and worker processes on loopback, and their failures.
 
     python3 tests/integration/integration_test.py --build build/release [-v] [TestClass.test_name ...]
 """
@@ -21,7 +21,7 @@ from cluster import ClusterTest, FAILURE_TIMEOUT, LeashedTest, PATIENCE, Process
 
 class LentGradients(LeashedTest):
     def test_gradients_that_servers_read_in_place_come_to_the_same(self):
-        # Several tiles, and the bytes of the last one are no multiple of 64.
+        # There are several tiles, and the bytes of the last one are not a multiple of 64.
         flags = ("--steps", "30", "--codec", "fp32", "--elements", "300001")
         ends = []
         for job, more in (("copied", ()), ("lent", ("--lend",))):
@@ -29,7 +29,7 @@ class LentGradients(LeashedTest):
         self.assertEqual(ends[0], ends[1])
 
     def test_a_killed_worker_whose_gradients_are_read_in_place_harms_nobody(self):
-        self.allow(40)  # the others wait there for the one that comes back
+        self.allow(40)  # the others wait there for the restarted worker
         flags = ("--codec", "fp32", "--lend", "--steps", "60", "--leash", self.leash)
         workers = [self.worker(rank, 3, *flags) for rank in range(3)]
         workers[2].await_line(r"^step 10$")
@@ -69,7 +69,7 @@ class Training(ClusterTest):
         averages = {worker.await_line(r"average=(\S+) weight=(\S+)").groups() for worker in workers}
         self.assertEqual(len(averages), 1, averages)
         average, weight = map(float, averages.pop())
-        # Weights fall from 0.5 at about lr a step, so their average is behind them.
+        # Weights fall from 0.5 by about lr per step, so their average is higher.
         self.assertTrue(weight < average < 0.5, (weight, average))
 
     def test_an_average_that_nobody_keeps_is_an_error(self):
@@ -139,12 +139,12 @@ class Training(ClusterTest):
         for job, more in (("with", ("--restore", path)), ("without", ())):
             worker = self.worker(0, 1, *flags, "--steps", "3", *more, job=job)
             self.assertEqual(worker.wait(), 0, worker.text())
-            self.assertNotIn("begins without", worker.text())
+            self.assertNotIn("starts without", worker.text())
             ends.append(worker.await_line(r"checksum=(\S+)").group(1))
         self.assertNotEqual(*ends, "what was restored was not used")
         other = self.worker(0, 1, "--steps", "3", "--codec", "int8:vectors=1", "--restore", path, job="other")
         self.assertEqual(other.wait(), 0, other.text())
-        self.assertRegex(other.text(), r"begins without what compression had kept.*tensor0")
+        self.assertRegex(other.text(), r"starts without the residuals of compression.*tensor0")
         missing = self.worker(0, 1, "--steps", "3", "--restore", path + "x", job="missing")
         self.assertEqual(missing.wait(), 1)
         self.assertIn("No such file", missing.text())
@@ -170,7 +170,7 @@ class Training(ClusterTest):
         workers = [self.worker(rank, 3, "--steps", "150", "--step-ms", "20") for rank in range(3)]
         workers[2].await_line(r"^step 10$")
         workers[2].kill()
-        # A step that began before the kill may still end by itself; the second one after it cannot.
+        # A step that began before the kill may end without a decision; the second one after it cannot.
         last = max(int(m) for m in re.findall(r"^step (\d+)$", workers[0].text(), re.M))
         workers[0].await_line(rf"^step {last + 3}$")
         self.assert_same_end(workers[:2])
@@ -196,7 +196,7 @@ class Training(ClusterTest):
         workers = [self.worker(rank, 3, "--steps", "250", "--step-ms", "20") for rank in range(3)]
         workers[1].await_line(r"^step 10$")
         workers[1].signal(signal.SIGSTOP)
-        # A step that began before may still end by itself; the second one after it cannot.
+        # A step that began before may end without a decision; the second one after it cannot.
         last = max(int(m) for m in re.findall(r"^step (\d+)$", workers[0].text(), re.M))
         workers[0].await_line(rf"^step {last + 3}$")
         workers[1].signal(signal.SIGCONT)
@@ -223,7 +223,7 @@ class Training(ClusterTest):
 
 
 class BetweenHosts(ClusterTest):
-    """What runs between hosts, on loopback."""
+    """The connections between hosts, on loopback."""
 
     server_flags = ("--data-plane", "tls")
 
@@ -254,7 +254,7 @@ class BetweenHosts(ClusterTest):
         self.assert_same_end([workers[0], again])
 
     def listening(self, server):
-        """The port of a server's first engine, as the system knows it."""
+        """Returns the port of a server's first engine, from the system's tables."""
         process = self.server_processes[server].process.pid
         sockets = {os.readlink(entry.path) for entry in os.scandir(f"/proc/{process}/fd") if os.path.islink(entry.path)}
         admin = int(self.server_processes[server].await_line(r"admin=\S+:(\d+)").group(1))
@@ -294,7 +294,7 @@ class Memory(ClusterTest):
         large = self.worker(0, 1, "--elements", "100000000", job="large")
         self.assertNotEqual(large.wait(), 0)
         self.assertRegex(large.text(), r"job 'large' needs \S+ [MG]iB on server \S+ \(optimizer state .*"
-                                       r"of whose budget of 64.0 MiB \S+ MiB are free: .*--memory")  # fmt: skip
+                                       r"but only \S+ MiB of its memory budget of 64.0 MiB are free: .*--memory")  # fmt: skip
         shown = self.syncline("status")
         self.assertRegex(shown.stdout, r"\S+ MiB of 64.0 MiB")
         self.assertNotIn("job large", shown.stdout)
@@ -333,7 +333,7 @@ class BadInput(ClusterTest):
         self.await_job("test")
         other = self.worker(1, 2, "--steps", "5", "--wrong-shape")
         self.assertEqual(other.wait(), 7)
-        self.assertRegex(other.text(), r"tensor 'tensor0' is \[200000\]")
+        self.assertRegex(other.text(), r"tensor 'tensor0' has shape \[200000\]")
         good = self.worker(1, 2, "--steps", "5")
         self.assert_same_end([honest, good])
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Journals that take snapshots: they stay small, and servers that are killed in the middle of one come back as they were.
+"""Journals with snapshots stay small, and a server that is killed during a snapshot comes back as it was.
 
     python3 tests/integration/journal_snapshot_test.py --build build/release [-v] [TestClass.test_name ...]
 """
@@ -18,7 +18,7 @@ ELEMENTS = 4 << 20  # in four blocks, two on each server
 STATE = 12 * ELEMENTS // 2  # bytes on each server: weights and two slots of AdamW
 SEGMENT = 64 << 20
 KILLS = 4
-# At 8 MB for each step and server a snapshot begins every 9 steps.
+# With 8 MB per step and server, a snapshot begins every 9 steps.
 STEPS = 90
 
 
@@ -34,7 +34,7 @@ class JournalSnapshots(ServerRestartTest):
         )
 
     def bytes_of(self, which):
-        """As far as it is there: a segment may be deleted meanwhile."""
+        """Returns the bytes of a journal. A segment may be deleted meanwhile."""
         size = 0
         for segment in self.segments(which):
             try:
@@ -57,7 +57,7 @@ class JournalSnapshots(ServerRestartTest):
         return self.assert_same_end(workers)
 
     def await_new_segment(self):
-        """A snapshot begins with one, or one was full: the one after it comes some steps later."""
+        """Waits for a new segment. A snapshot begins with one; otherwise the last one was full."""
         before = self.segments("1")
         deadline = time.monotonic() + cluster.PATIENCE
         while set(self.segments("1")) <= set(before):
@@ -80,7 +80,7 @@ class JournalSnapshots(ServerRestartTest):
     def test_a_server_killed_in_the_middle_of_them_comes_back_as_it_was(self):
         undisturbed = self.train(lambda: None)
         self.assertEqual(self.train(self.kill_in_the_middle), undisturbed)
-        # (factor + 3) times the state, and the segments that are not full.
+        # The bound is (factor + 3) times the state, and the segments that are not full.
         bound = 4 * STATE + 3 * SEGMENT
         self.most = max(self.most, self.bytes_of("0"), self.bytes_of("1"))
         self.assertLess(self.most, bound)

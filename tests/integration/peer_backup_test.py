@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Servers with backups in each other's memory: one is killed, and its backup takes over.
+"""Servers with backups in each other's memory: a server is killed, and its backup takes over.
 
     python3 tests/integration/peer_backup_test.py --build build/release [-v] [TestClass.test_name ...]
 """
@@ -33,7 +33,7 @@ class PeerBackupTest(LeashedTest):
         return workers
 
     def train(self, disturb, *flags):
-        """The checksum at the end. `disturb` finds the workers in the middle of steps, after 20 of them."""
+        """Trains, and returns the checksum at the end. Calls `disturb` in the middle of steps, after 20 of them."""
         workers = self.begin(*flags)
         self.allow(40)
         disturb()
@@ -48,7 +48,7 @@ class PeerBackupTest(LeashedTest):
             time.sleep(0.05)
 
     def wait_without_coordinator(self):
-        """A server that is to end and cannot be told that it may."""
+        """Waits until a server that should end waits for the coordinator's permission."""
         self.coordinator.kill()
         server = self.server_processes[1]
         server.signal(signal.SIGTERM)
@@ -56,7 +56,7 @@ class PeerBackupTest(LeashedTest):
         return server
 
     def await_recovery(self):
-        """One, by a backup; and what the other servers have is in their backups again."""
+        """Waits for one takeover, and until the other servers have their backups again."""
         deadline = time.monotonic() + cluster.PATIENCE
         while True:
             job = self.status_of("test")
@@ -77,7 +77,7 @@ class PeerBackupTest(LeashedTest):
         def disturb():
             self.server_processes[1].kill()
             self.coordinator.await_line(r"job 'test': server \d+ .* took the place of server \d+ at step \d+")
-            self.coordinator.await_line(r"job 'test': the backup of server \d+ .* is lost: .*; it goes on without one")
+            self.coordinator.await_line(r"job 'test': the backup of server \d+ .* is lost: .*; the server goes on without one")
             self.await_recovery()
 
         self.assertEqual(self.train(disturb, *flags), undisturbed)
@@ -96,7 +96,7 @@ class PeerBackup(PeerBackupTest):
 
         def disturb():
             self.server_processes[1].kill()
-            # Its own place, and the one whose backup it held.
+            # The places are its own, and the one whose backup it held.
             self.await_times(r"job 'test': server \d+ .* has a backup again, with server", 2)
             self.server_processes[2].kill()
             self.await_times(r"job 'test': server \d+ .* took the place of server \d+ at step", 2)
@@ -116,7 +116,7 @@ class PeerBackup(PeerBackupTest):
         self.assertEqual(self.train(disturb), undisturbed)
 
     def test_servers_that_are_told_to_end_wait_for_backups(self):
-        """SIGTERM to one right after the other: the second has the only copy of two places, and lets go of none."""
+        """Two servers get SIGTERM in a row. The second has the only copy of two places, and keeps both."""
         undisturbed = self.train(lambda: None)
 
         def disturb():
@@ -135,7 +135,7 @@ class PeerBackup(PeerBackupTest):
             self.server_processes[1].signal(signal.SIGTERM)
             self.server_processes[1].await_line(r"waits until other servers have what it has")
             self.start_coordinator()
-            self.coordinator.await_line(r"server \d+ .* may end: others have what it has")
+            self.coordinator.await_line(r"server \d+ .* may end: other servers have all that it has")
             self.assertEqual(self.server_processes[1].wait(), 128 + signal.SIGTERM, self.server_processes[1].text())
             self.await_times(r"job 'test': server \d+ .* took the place of server \d+ at step", 1)
 
@@ -148,7 +148,7 @@ class PeerBackup(PeerBackupTest):
             for server in self.server_processes[1:]:
                 drained = self.drain(server)
                 self.assertEqual(drained.returncode, 0, drained.stderr)
-                self.assertRegex(drained.stdout, r"is told to end\n(waits: .*\n)*server \d+ .* has ended\n$")
+                self.assertRegex(drained.stdout, r"was told to stop\n(waits: .*\n)*server \d+ .* has ended\n$")
                 self.assertEqual(server.wait(), 128 + signal.SIGTERM, server.text())
             refused = self.drain(self.server_processes[0])
             self.assertNotEqual(refused.returncode, 0)
@@ -169,7 +169,7 @@ class PeerBackup(PeerBackupTest):
         self.allow(STEPS)
         for worker in workers:
             self.assertEqual(worker.wait(), 138, worker.text())
-            self.assertRegex(worker.text(), r"server \d+ \(.*\) is lost, and (so is its backup|it had no backup)")
+            self.assertRegex(worker.text(), r"server \d+ \(.*\) is lost, and (so is its backup|it no longer had a backup)")
 
 
 class PeerBackupOverTls(PeerBackupTest):
@@ -194,7 +194,7 @@ class OneServer(PeerBackupTest):
     def test_is_refused_with_what_to_do(self):
         for worker in self.start_workers():
             self.assertNotEqual(worker.wait(), 0)
-            self.assertRegex(worker.text(), r"durability=peer, and there is one server.*start two servers or more")
+            self.assertRegex(worker.text(), r"durability=peer, but there is only one server.*start two servers or more")
 
 
 if __name__ == "__main__":

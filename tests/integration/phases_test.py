@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Where the time of steps goes, as the coordinator tells it of workers that are not equally fast.
+"""The coordinator reports where the time of steps goes, for workers that are not equally fast.
 
     python3 tests/integration/phases_test.py --build build/release [-v] [TestClass.test_name ...]
 """
@@ -10,14 +10,14 @@ import urllib.request
 
 import cluster
 
-SLOW_MS = 300  # what the slow worker computes in a step; the other one waits for it
+SLOW_MS = 300  # computing time of the slow worker per step; the other one waits for it
 
 
 class Phases(cluster.ClusterTest):
     servers = 2
 
     def of_a_step(self, first, last, key, number):
-        """Milliseconds of each phase between two statuses."""
+        """Returns the milliseconds of each phase per step between two statuses."""
         before, after = (next(one for one in status if one[key] == number) for status in (first, last))
         before, after = before.get("phases", before), after.get("phases", after)
         steps = after["steps"] - before["steps"]
@@ -44,12 +44,12 @@ class Phases(cluster.ClusterTest):
         passed = time.monotonic() - began
         fast = self.of_a_step(first["members"], last["members"], "rank", 0)
         slow = self.of_a_step(first["members"], last["members"], "rank", 1)
-        # Neither bound depends on how fast the machine is.
+        # Neither bound depends on the speed of the machine.
         self.assertGreater(slow["compute"], SLOW_MS * 0.98)
         self.assertGreater(fast["others"], fast["compute"])
         self.assertGreater(fast["others"], 0.5 * SLOW_MS)
         self.assertGreater(fast["others"], 3 * slow["others"])
-        # Phases take turns: of each worker they are what has passed, but for heartbeats between.
+        # The phases of each worker add up to the time that has passed, except for a heartbeat.
         steps = last["members"][0]["phases"]["steps"] - first["members"][0]["phases"]["steps"]
         for phases in (fast, slow):
             self.assertLess(abs(sum(phases.values()) * steps / 1000 - passed), 0.25 * passed + 1.0)
@@ -67,7 +67,7 @@ class Phases(cluster.ClusterTest):
         self.assertRegex(self.await_metric(admin, "server_phase_steps_total"), r'job_name="test"')
 
     def await_metric(self, admin, name):
-        """The first line of the metric that is not zero."""
+        """Waits for and returns the first line of the metric that is not zero."""
         deadline = time.monotonic() + cluster.PATIENCE
         while time.monotonic() < deadline:
             with urllib.request.urlopen(f"http://{admin}/metrics", timeout=5) as reply:

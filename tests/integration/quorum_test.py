@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Jobs that go on when a quorum of their workers has contributed (docs/modes.md).
+"""Jobs that continue once a quorum of their workers has contributed (docs/modes.md).
 
     python3 tests/integration/quorum_test.py --build build/release [-v] [TestClass.test_name ...]
 """
@@ -12,7 +12,7 @@ STEPS = 300
 
 
 class Quorum(cluster.LeashedTest):
-    """Two of three are enough; the third makes the steps that the leash allows it, or none."""
+    """Two of three workers are enough. The third makes only the steps that the leash allows, or none."""
 
     worker_env = {"SYNCLINE_MODE": "bsp:quorum=2,grace_ms=5"}
 
@@ -32,7 +32,7 @@ class Quorum(cluster.LeashedTest):
             self.assertLess(member["left_out"], 50)
         self.allow(STEPS)
         self.assert_same_end([*free, held])
-        # It goes on where the others are: between the leash and that there is no step of its own.
+        # It continues where the others are, and makes no step of its own between the leash and that point.
         steps = [int(line.split()[1]) for _, line in held.lines if line.startswith("step ")]
         self.assertFalse([step for step in steps if 25 < step < STEPS - 60], steps)
 

@@ -1,7 +1,7 @@
-// Loaded into workers by tampering_test.py (LD_PRELOAD): what they dial at one port of
-// loopback goes to another, where the test's relay listens.
+// tampering_test.py loads this into workers (LD_PRELOAD). It redirects connections to one
+// port of loopback to another one, on which the test's relay listens.
 //
-// REDIRECT     "FROM=TO,FROM=TO", ports
+//   REDIRECT   ports, "FROM=TO,FROM=TO"
 #include <dlfcn.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
@@ -12,7 +12,7 @@
 
 namespace {
 
-// Where to dial instead of `port`; 0: there.
+// Returns the port to connect to instead of `port`; 0: no other one.
 in_port_t Instead(in_port_t port) {
   const char* const said = std::getenv("REDIRECT");
   std::istringstream pairs(said == nullptr ? "" : said);

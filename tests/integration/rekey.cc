@@ -1,10 +1,10 @@
-// Loaded into syncline and its workers by adversary_test.py (LD_PRELOAD): TLS connections of
-// the data plane, which are the only callers of SSL_write_ex, get new keys every other second
-// rather than after 64 GiB or an hour.
+// adversary_test.py loads this into syncline and its workers (LD_PRELOAD). TLS
+// connections of the data plane, which are the only callers of SSL_write_ex, get new keys
+// every two seconds, instead of after 64 GiB or an hour.
 //
-// REKEY_LOG    a file that gets a line, "PID", for each time
-// REKEY_MS     how far apart they are; 2,100 unless said. Peers bear one a second, and ours
-//              send none sooner than after two.
+//   REKEY_LOG   a file that gets a line "PID" for each new key
+//   REKEY_MS    milliseconds between two keys; default: 2,100. Peers accept one key per
+//               second, and the product sends none before two seconds have passed.
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <openssl/ssl.h>
@@ -25,8 +25,8 @@ std::chrono::milliseconds Apart() {
   return std::chrono::milliseconds(said == nullptr ? 2100 : std::atoi(said));
 }
 
-// Whether it is time for this connection. The first one comes that long after its first
-// message: handshakes count for peers, too.
+// Whether a new key is due for this connection. The first one is due that long after its
+// first message, because peers also count the handshake.
 bool IsDue(const SSL* ssl) {
   static std::mutex mutex;
   static std::map<const SSL*, Time> latest;

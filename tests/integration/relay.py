@@ -1,12 +1,12 @@
-"""Somebody on the path of TLS connections, who changes what passes: a relay that knows where records begin.
+"""A relay on the path of TLS connections that changes their bytes. It knows where records begin.
 
     relay = Relay(target_port, [Plan(UP, "flip", 3), Plan(DOWN, "swap", 5)])
-    ... whoever shall be tampered with dials relay.port ...
+    ... the client connects to relay.port ...
     relay.await_done(patience)
     relay.close()
 
-Each plan is carried out once, in their order, and each on a connection that nothing was done to yet; all other bytes pass
-as they are. A connection that outlives what was done to it is in `survivors`.
+Plans are carried out in order, each once, and each on a connection that was not changed yet. All other bytes pass
+unchanged. `survivors` has the plans whose connections survived them.
 """
 
 import random
@@ -14,15 +14,15 @@ import socket
 import threading
 import time
 
-UP, DOWN = 0, 1  # from whoever dialled, and to it
+UP, DOWN = 0, 1  # from the client, and to the client
 HEADER = 5  # bytes of a record
 HANDSHAKE, SEALED = 0x16, 0x17
-OUTLIVES = 64  # records after what was done to it
-MOST_RECORDED = 200  # records of a connection
+OUTLIVES = 64  # number of records after which a changed connection has survived
+MOST_RECORDED = 200  # largest number of records that are kept of a connection
 
 
 class Plan:
-    """What is done to a record of one way: the first one from `record` on (1, 2, 3 …) that is sealed, or the very first."""
+    """A change of one record in one direction: the first sealed one from number `record` on, or record 1."""
 
     def __init__(self, way, kind, record):
         self.way, self.kind, self.record = way, kind, record
@@ -55,7 +55,7 @@ class Relay:
         threading.Thread(target=self._accept, daemon=True).start()
 
     def is_done(self):
-        """Every plan is carried out, and what was done to connections has ended them, or not."""
+        """Whether every plan was carried out, and its connection has ended or survived."""
         with self.lock:
             return not self.plans and all(c.plan is None or c.is_closed for c in self.connections)
 
@@ -101,12 +101,12 @@ class Relay:
                 return
             connection.is_closed = True
             if connection.plan is not None and not connection.is_hit:
-                self.plans.insert(0, connection.plan)  # for another one
+                self.plans.insert(0, connection.plan)  # another connection gets it
             for end in connection.sources:
                 try:
                     end.shutdown(socket.SHUT_RDWR)
                 except OSError:
-                    pass  # it has gone
+                    pass  # the connection is closed
 
     def _pump(self, connection, way):
         try:
@@ -121,10 +121,10 @@ class Relay:
             pass
         self._end(connection)
 
-    # ---- What is done ----
+    # ---- Changes ----
 
     def _treat(self, connection, way, record):
-        """Where bytes go, which, and whether the connection goes on."""
+        """Returns the destination, the bytes to send, and whether the connection continues."""
         with self.lock:
             connection.passed[way] += 1
             if len(connection.recorded[way]) < MOST_RECORDED:
@@ -135,7 +135,7 @@ class Relay:
                 connection.plan = self.plans.pop(0)
             plan = connection.plan
             passes = None
-            # Records of other kinds than these only look like TLS 1.2: a peer ignores them.
+            # Records of other kinds only imitate TLS 1.2, and peers ignore them.
             can_be_hit = plan is not None and way == plan.way and record[0] in (SEALED, HANDSHAKE)
             if can_be_hit and (plan.record == 1 or (record[0] == SEALED and connection.passed[way] >= plan.record)):
                 passes = getattr(self, f"_{plan.kind}")(connection, record)
@@ -153,17 +153,17 @@ class Relay:
         return connection.outlets[way], record, connection.since < OUTLIVES
 
     def _flip(self, _, record):
-        # The head of a handshake's first record is proved by nobody.
+        # Nothing authenticates the head of a handshake's first record.
         at = self.random.randrange(HEADER if record[0] == HANDSHAKE else 0, len(record))
         return record[:at] + bytes([record[at] ^ 1 << self.random.randrange(8)]) + record[at + 1 :]
 
     def _cut(self, _, record):
-        """Some bytes are missing."""
+        """Removes some bytes."""
         at = self.random.randrange(len(record))
         return record[:at] + record[self.random.randrange(at + 1, len(record) + 1) :]
 
     def _half(self, _, record):
-        """The connection ends within it."""
+        """Ends the connection within the record."""
         return record[: self.random.randrange(len(record))]
 
     def _drop(self, _, record):
@@ -177,7 +177,7 @@ class Relay:
         return record + record
 
     def _foreign(self, connection, record):
-        """The record that another connection had in this place."""
+        """Sends the record that another connection had in this place."""
         way = connection.plan.way
         at = connection.passed[way] - 1
         for other in self.connections:
@@ -186,7 +186,7 @@ class Relay:
         return None
 
     def _cross(self, connection, record):
-        """From here on two connections say each other's."""
+        """Exchanges the bytes of two connections from here on."""
         way = connection.plan.way
         for other in self.connections:
             if other is connection or other.is_closed or other.is_hit or other.passed[way] < connection.plan.record:
@@ -199,7 +199,7 @@ class Relay:
         return None
 
     def _replay(self, connection, _):
-        """All that an earlier one has said, instead."""
+        """Sends everything that an earlier connection has sent, instead."""
         way = connection.plan.way
         said = [c.recorded[way] for c in self.connections if c.is_closed and len(c.recorded[way]) > 5]
         return b"".join(said[-1]) if said else None

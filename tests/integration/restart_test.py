@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""A coordinator that is killed and comes back with its state: the jobs go on.
+"""A coordinator is killed and comes back with its state, and the jobs continue.
 
     python3 tests/integration/restart_test.py --build build/release [-v] [TestClass.test_name ...]
 """
@@ -14,13 +14,13 @@ FLAGS = ("--steps", str(STEPS), "--step-ms", "1")
 
 
 class RestartTest(LeashedTest):
-    """Jobs whose coordinator is killed or stopped, and started again."""
+    """The coordinator of a job is killed or stopped, and started again."""
 
     def start_workers(self, *flags):
         return [self.worker(rank, 2, *FLAGS, "--leash", self.leash, *flags) for rank in range(2)]
 
     def train(self, disturb, *flags):
-        """The checksum at the end, and the workers. `disturb` finds them after 20 steps."""
+        """Trains, and returns the checksum at the end and the workers. Calls `disturb` after 20 steps."""
         self.allow(20)
         workers = self.start_workers(*flags)
         self.await_steps(workers, 20)
@@ -51,7 +51,7 @@ class Restart(RestartTest):
         def disturb(workers):
             self.coordinator.kill()
             self.allow(40)
-            self.await_steps(workers, 40)  # nobody is needed for that
+            self.await_steps(workers, 40)  # this needs no coordinator
             self.start_coordinator()
             self.coordinator.await_line(r"the coordinator came back: job 'test' goes on at step \d+ "
                                         r"in epoch \d+ with 2 of 2 members")  # fmt: skip
@@ -69,7 +69,7 @@ class Restart(RestartTest):
 
         def disturb(workers):
             for steps in (40, 60):
-                self.allow(steps)  # they run, and stand still for want of a decision
+                self.allow(steps)  # they run, and then wait for a decision
                 self.restart()
                 self.await_steps(workers, steps)
 

@@ -1,4 +1,4 @@
-"""A real S3 server program, moto, that checks signatures; and a bad road to it.
+"""A real S3 server program (moto) that checks signatures, and an unreliable relay to it.
 
     server = S3Server()             # unittest.SkipTest without moto; S3Server(certificate=(file, key)): HTTPS
     os.environ.update(server.environment)
@@ -33,7 +33,7 @@ iam.put_user_policy(UserName="syncline", PolicyName="all", PolicyDocument=json.d
 key = iam.create_access_key(UserName="syncline")["AccessKey"]
 print(json.dumps([key["AccessKeyId"], key["SecretAccessKey"]]))
 """
-SET_UP_REQUESTS = 4  # nobody has a key before them
+SET_UP_REQUESTS = 4  # these requests need no key
 
 
 def python_with_moto():
@@ -63,7 +63,7 @@ class S3Server:
                             "AWS_ENDPOINT_URL_S3": self.address, "AWS_REGION": "us-east-1"}  # fmt: skip
 
     def requests(self, pattern):
-        """How many lines of its log have the words."""
+        """Returns the number of lines of its log that match."""
         return self.process.text().count(pattern)
 
     def close(self):
@@ -71,12 +71,12 @@ class S3Server:
 
 
 class BadRoad:
-    """Passes requests on; of those that `seed` draws it answers 503, breaks the connection before or after the server has
-    done what was asked, or sends half of the answer."""
+    """Passes requests on. For random ones, by `seed`, it answers 503, breaks the connection before or after the server
+    has carried out the request, or sends half of the answer."""
 
     FAULTS = ("503", "before", "after", "half")
 
-    def __init__(self, port, seed, share=0.2):
+    def __init__(self, port, seed, share=0.2, listen=0):
         self.met = {fault: 0 for fault in self.FAULTS}
         self.drawn = random.Random(seed)
         self.lock = threading.Lock()
@@ -93,7 +93,7 @@ class BadRoad:
             def log_message(self, *arguments):
                 pass
 
-        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", listen), Handler)
         self.server.daemon_threads = True
         self.server.handle_error = lambda request, client: None  # processes are killed in the middle of a request
         self.address = f"http://127.0.0.1:{self.server.server_port}"
@@ -118,7 +118,7 @@ class BadRoad:
             handler.end_headers()
             return
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=cluster.PATIENCE)
-        # As it came, Host included: that is signed.
+        # Headers are sent unchanged, including Host, because they are signed.
         connection.putrequest(handler.command, handler.path, skip_host=True, skip_accept_encoding=True)
         for name, value in handler.headers.items():
             connection.putheader(name, value)

@@ -5,9 +5,12 @@
 """
 
 import os
+import re
+import socket
 import subprocess
 import time
 import unittest.mock
+import urllib.request
 
 import checkpoints_test
 import cluster
@@ -42,7 +45,7 @@ class InBucket(checkpoints_test.Saved):
     def all_are_whole(self):
         names = self.complete()
         for name in names:
-            self.assertIn("is whole", self.checkpoint("verify", "test", name))
+            self.assertIn("is intact", self.checkpoint("verify", "test", name))
         return names
 
 
@@ -63,7 +66,7 @@ class Bucket(InBucket):
         self.assertGreaterEqual(int(workers[0].await_line(r"joined step=(\d+)").group(1)), 20)
         self.assertEqual(self.assert_same_end(workers), undisturbed)
         self.assertRegex(self.coordinator.text(), r"goes on from checkpoint run1-step\d+")
-        self.end()  # or retention deletes what is being looked at
+        self.end()  # otherwise retention could delete the checkpoint
         self.assertLessEqual(len(self.all_are_whole()), 4, "retention keeps 3, and one that is new")
 
     def test_commands_look_at_what_is_there_and_delete_it(self):
@@ -90,12 +93,38 @@ class Bucket(InBucket):
                 return service.text()
 
         self.assertIn("AWS_SECRET_ACCESS_KEY is not that of AWS_ACCESS_KEY_ID", refused(2, AWS_SECRET_ACCESS_KEY="wrong"))
-        self.assertIn("does not know AWS_ACCESS_KEY_ID nobody", refused(2, AWS_ACCESS_KEY_ID="nobody"))
+        self.assertIn("does not know the key in AWS_ACCESS_KEY_ID", refused(2, AWS_ACCESS_KEY_ID="nobody"))
         self.assertIn("need AWS_ACCESS_KEY_ID", refused(2, AWS_ACCESS_KEY_ID=""))
         self.assertIn("make the bucket others, or name another", refused(2, directory="s3://others/x"))
         self.assertIn("names no bucket", refused(2, directory="s3://"))
-        said = refused(5, AWS_ENDPOINT_URL_S3="http://127.0.0.1:1")
-        self.assertRegex(said, r"at http://127.0.0.1:1: it does not answer there.*asked \d+ times")
+
+
+class Away(InBucket):
+    def available(self):
+        with urllib.request.urlopen(f"http://{self.admin}/metrics", timeout=5) as reply:
+            return re.search(r"^syncline_checkpoint_store_available (\d)$", reply.read().decode(), re.MULTILINE).group(1)
+
+    def test_a_bucket_that_is_away_ends_nothing_and_the_job_that_has_checkpoints_waits_for_it(self):
+        checkpoints_test.Ends.run_job(self, "--servers", "2", "--checkpoint-every", "10 steps")
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            port = free.getsockname()[1]
+        with unittest.mock.patch.dict(os.environ, {"AWS_ENDPOINT_URL_S3": f"http://127.0.0.1:{port}"}):
+            self.begin(2)
+            self.coordinator.await_line("checkpoints can neither be read nor written; .*it does not answer there")
+            self.assertEqual(self.available(), "0")
+            waits = self.train("--steps", "40", every="10 steps")
+            waits[0].await_line("waiting for its checkpoints: ")
+            others = self.train("--steps", "10", resume="never", job="other")
+            self.assert_same_end(others)
+            self.assertEqual(self.status_of("test")["phase"], "waiting")
+            self.assertRegex(self.coordinator.text(), "job 'test' waits for its checkpoints: .* does not answer")
+            road = BadRoad(self.server.port, SEED, share=0, listen=port)
+            self.addCleanup(road.close)
+            self.assertEqual(int(waits[0].await_line(r"joined step=(\d+)").group(1)), 25)
+            self.assert_same_end(waits)
+            self.assertEqual(self.available(), "1")
+            self.end()
+        self.assertTrue([name for name in self.all_are_whole() if name.startswith("run2-")])
 
 
 class Sealed(InBucket):

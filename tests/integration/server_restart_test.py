@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Servers that are killed and started again with their journals: the jobs go on, and no step is lost.
+"""Servers are killed and restart with their journals. The jobs continue, and no step is lost.
 
     python3 tests/integration/server_restart_test.py --build build/release [-v] [TestClass.test_name ...]
 """
@@ -17,7 +17,7 @@ STEPS = 60
 
 
 class ServerRestartTest(LeashedTest):
-    """Jobs whose servers are killed, and started again with their journals."""
+    """Servers of a job are killed, and started again with their journals."""
 
     worker_env = {"SYNCLINE_DURABILITY": "disk"}
 
@@ -46,7 +46,7 @@ class ServerRestartTest(LeashedTest):
         ]
 
     def train(self, disturb, *flags):
-        """The checksum at the end. `disturb` finds the workers in the middle of steps, after 20 of them."""
+        """Trains, and returns the checksum at the end. Calls `disturb` in the middle of steps, after 20 of them."""
         self.allow(20)
         workers = self.start_workers(*flags)
         self.await_steps(workers, 20)
@@ -100,10 +100,10 @@ class ServerRestartOverTls(ServerRestartTest):
 
 
 class ServerWhoseDiskWasFull(SmallDisk, ServerRestartTest):
-    """Server 1 keeps its journal on a small disk."""
+    """Server 1 has its journal on a small disk."""
 
     def await_error(self, what):
-        """Status says it after the server's next heartbeat."""
+        """Waits until the status shows this error, which is after the server's next heartbeat."""
         deadline = time.monotonic() + cluster.PATIENCE
         while not any(what in one.get("error", "") for one in self.status_of("test")["records"]):
             self.assertLess(time.monotonic(), deadline, "status does not say that the journal has ended")
@@ -130,7 +130,7 @@ class ServerWhoseDiskWasFull(SmallDisk, ServerRestartTest):
 
 
 class ServersOfALauncher(ServerRestartTest):
-    """`syncline run --servers` starts its servers and its coordinator again."""
+    """`syncline run --servers` restarts its servers and its coordinator."""
 
     def setUp(self):
         self.run_number = 0
@@ -147,13 +147,13 @@ class ServersOfALauncher(ServerRestartTest):
         return run, logs
 
     def await_logged(self, logs, pattern):
-        """A line of worker 1; worker 0 has the terminal."""
+        """Waits for a line in the log of worker 1. Worker 0 writes to the terminal."""
         log = os.path.join(logs, "worker1.log")
         tail = self.start("tail", ["tail", "-n", "+1", "--retry", "-f", log])
         return tail.await_line(pattern)
 
     def kill_server(self, run, which):
-        """kill -9 of the `which`th server that lives."""
+        """Kills a live server, by its index (kill -9)."""
         self.kill(run, "server", which)
 
     def kill(self, run, role, which=0):
@@ -162,7 +162,7 @@ class ServersOfALauncher(ServerRestartTest):
         os.kill(int(found.stdout.split()[which]), signal.SIGKILL)
 
     def train_launched(self, disturb, has_journal=True):
-        """The checksum at the end, and what the launcher said."""
+        """Trains, and returns the checksum at the end and the launcher's output."""
         self.allow(20)
         journal = os.path.join(self.directory, f"launched{self.run_number}")
         run, logs = self.launch(*(["--durability", "disk", "--journal-dir", journal] if has_journal else []))
@@ -214,13 +214,13 @@ class ServersOfALauncher(ServerRestartTest):
         run.kill()  # its processes end with it
         self.allow(STEPS)
         again = self.await_unlocked(flags)
-        self.assertIn("did not come to its end: with --checkpoint-dir DIR this command goes on", again)
+        self.assertIn("did not finish: with --checkpoint-dir DIR this command goes on", again)
         kept = ("--checkpoint-dir", os.path.join(self.directory, "kept"))
         run, _ = self.launch(*flags, *kept)
         self.assertEqual(run.wait(), 0, run.text())
         self.assertRegex(run.text(), r"goes on from step (19|20|21), the last that the journal has")
         self.assertEqual(run.await_line(r"done step=\d+ members=\d+ checksum=(\w+)").group(1), undisturbed)
-        # It came to its end, but no checkpoint was scheduled: the journal has its last step.
+        # The job has ended without a checkpoint, so only the journal has its last step.
         run, _ = self.launch(*flags, *kept)
         self.assertEqual(run.wait(), 0, run.text())
         self.assertRegex(run.text(), rf"joined step={STEPS}\n")
@@ -249,14 +249,14 @@ class ServersOfALauncher(ServerRestartTest):
         self.kill_server(run, 1)
         self.assertEqual(run.wait(), 138, run.text())
         self.assertRegex(run.text(), r"ssp:staleness=1 do not wait for a server: .*the same command goes on from the last one")
-        self.assertEqual(run.text().count("joined step="), 1, "workers that begin anew would be worse")
+        self.assertEqual(run.text().count("joined step="), 1, "workers that start over would be worse")
         self.allow(STEPS)
         run, _ = self.launch(*flags)
         self.assertEqual(run.wait(), 0, run.text())
         self.assertRegex(run.text(), r"goes on from step \d+, the last that the journal has")
 
     def await_unlocked(self, flags):
-        """What a launcher says once the servers of the one before are gone."""
+        """Starts a launcher until the servers of the previous one are gone. Returns its output."""
         while True:
             run, _ = self.launch(*flags)
             code = run.wait()

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Two coordinators with their state in etcd: one leads, and when it is lost the other one does.
+"""Two coordinators have their state in etcd. One leads, and when it is lost the other one takes over.
 
     python3 tests/integration/standby_test.py --build build/release [-v] [TestClass.test_name ...]
 """
@@ -35,12 +35,12 @@ def free_ports(count):
 
 @unittest.skipUnless(ETCD, "etcd-server is not installed")
 class StandbyTest(RestartTest):
-    """A cluster whose coordinator is one of two."""
+    """A cluster with two coordinators, of which one leads."""
 
     def setUp(self):
         self.etcd_folder = tempfile.TemporaryDirectory()
         self.addCleanup(self.etcd_folder.cleanup)
-        # Somebody else may take a port first.
+        # Another process may take a port first.
         self.assertTrue(any(self.start_etcd(*free_ports(2)) for _ in range(5)), "no etcd starts")
         self.coordinators = []
         super().setUp()
@@ -76,14 +76,14 @@ class StandbyTest(RestartTest):
         self.address = f"{self.coordinator.address},{self.standby.address}"
 
     def await_next_leader(self):
-        """The standby leads; whoever led before is whatever it is."""
+        """Waits until the standby leads. The previous leader may be alive or not."""
         self.standby.await_line(r"ready control=")
         self.standby.await_line(r"the coordinator came back: job 'test' goes on at step \d+ "
                                 r"in epoch \d+ with 2 of 2 members")  # fmt: skip
         self.coordinator, self.standby = self.standby, self.coordinator
 
     def bring_back(self):
-        """The one that is not there any more, as a standby."""
+        """Starts the lost coordinator again, as a standby."""
         self.standby = self.start_one(f"{self.standby.name}-again", self.standby.address)
         self.standby.await_line(r"is a standby")
 
@@ -116,7 +116,7 @@ class Standby(StandbyTest):
             self.await_steps(workers, 40)
             old.signal(signal.SIGCONT)
             self.assertEqual(old.wait(), 138, old.text())
-            self.assertRegex(old.text(), "does not any more|does not lead any more|time as the leader is over")
+            self.assertRegex(old.text(), "does not any more|does not lead any more|is no longer the leader")
             self.assertEqual(self.status_of("test")["phase"], "running")
 
         self.disturbed_once(disturb)
@@ -167,7 +167,7 @@ class Standby(StandbyTest):
         self.address, both = self.standby.address, self.address
         asked = self.syncline("status")
         self.assertNotEqual(asked.returncode, 0)
-        self.assertIn(f"is a standby, and not the leader; ask {self.coordinator.address}", asked.stderr)
+        self.assertIn(f"is a standby, not the leader; ask {self.coordinator.address}", asked.stderr)
         self.address = both
         self.coordinator.signal(signal.SIGTERM)
         self.assertEqual(self.coordinator.wait(), 143, self.coordinator.text())

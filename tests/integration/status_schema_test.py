@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""What `syncline status --json` prints of a job that runs, against docs/status.schema.json.
+"""Compares the output of `syncline status --json` for a running job with docs/status.schema.json.
 
     python3 tests/integration/status_schema_test.py --build build/release [-v]
 
-The other tests of this folder compare each status that they ask for, where jsonschema is installed. This one is skipped, for all to
-see, where it is not.
+The other tests of this folder also compare each status that they request, if jsonschema is installed. Without it, this
+test is skipped, so that everyone sees it.
 """
 
 import json

@@ -1,6 +1,6 @@
-// A worker of the integration tests: trains a small model whose gradients depend on its
-// weights, says what it does line by line, and ends with a checksum that must be the same
-// in every worker.
+// A worker of the integration tests. It trains a small model whose gradients depend on
+// its weights, prints its progress line by line, and ends with a checksum that must be
+// the same in every worker.
 //
 //   joined step=S
 //   step K            after each step
@@ -31,32 +31,32 @@ namespace {
 
 struct Flags {
   uint64_t steps = 100;
-  int step_ms = 5;  // how long a step "computes"
+  int step_ms = 5;  // time that a step "computes"
   uint64_t elements = 200000;
   bool wrong_shape = false;
   std::string optimizer = "adamw";
   double clip = 0;
-  std::vector<std::string> options;  // of the optimizer
+  std::vector<std::string> options;  // optimizer options
   std::string loss_scaling;
   uint32_t accumulate_steps = 1;
   bool accumulate_here = false;
-  bool same_weights = false;   // all ranks declare the same ones
-  bool same_gradient = false;  // every step takes the first one's: nothing is computed
-  bool freeze = false;         // the last tensor
+  bool same_weights = false;   // all ranks declare the same weights
+  bool same_gradient = false;  // every step pushes the first gradient
+  bool freeze = false;         // the last tensor is frozen
   bool average = false;
-  std::string codec = "bf16";  // of pushes
+  std::string codec = "bf16";  // push codec
   std::string publish_codec = "bf16";
-  uint64_t leave_at = ~uint64_t{0};  // a clean goodbye in the middle, before this step
-  std::string restore;               // what compression kept, from this file
-  std::string save;                  // and into this one
-  bool lend = false;                 // gradients lie where servers read them
-  std::string leash;  // a file with the first step that may not begin yet; none: all may
+  uint64_t leave_at = ~uint64_t{0};  // it leaves before this step
+  std::string restore;               // file from which error feedback is restored
+  std::string save;                  // file to which error feedback is saved
+  bool lend = false;                 // servers read gradients in place
+  std::string leash;  // file with the first step that may not begin yet; empty: all may
 };
 
 struct Tensor {
   std::string name;
   std::vector<float> weights;
-  std::shared_ptr<void> memory;  // of the gradient
+  std::shared_ptr<void> memory;  // the gradient's memory
   std::span<float> gradient;
   TensorId id = 0;
 };
@@ -72,7 +72,7 @@ absl::Status MakeGradient(Tensor& tensor, size_t elements, Session* lender) {
   return absl::OkStatus();
 }
 
-// Every other push of a step differs, so that sums of several show.
+// Computes a gradient. Pushes of the same step differ, so that their sum can be checked.
 void ComputeGradient(Tensor& tensor, const Session& session, uint64_t push) {
   const uint32_t rank = session.rank();
   for (size_t i = 0; i < tensor.weights.size(); ++i) {
@@ -81,7 +81,7 @@ void ComputeGradient(Tensor& tensor, const Session& session, uint64_t push) {
   }
 }
 
-// However long the test takes for what it does meanwhile.
+// Waits without a time limit until the test allows the step.
 void WaitForLeave(const Flags& flags, uint64_t step) {
   const auto may_begin = [&] {
     uint64_t end = 0;
@@ -107,7 +107,7 @@ absl::Status Train(const Flags& flags, Session& session, std::vector<Tensor>& te
     }
     session.ReportLoss(step, 1.0 / static_cast<double>(1 + step), 32);
     SYNCLINE_RETURN_IF_ERROR(session.WaitAll());
-    // Nobody reads it any more.
+    // Servers no longer read the gradient, so overwriting it must not matter.
     for (Tensor& tensor : tensors) {
       if (flags.lend) std::ranges::fill(tensor.gradient, 1e6f);
     }

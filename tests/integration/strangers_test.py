@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Strangers at the ports of real processes: many at once, and such that prove who they are and then talk nonsense.
+"""Strangers at the ports of real processes: many at once, and authenticated ones that send nonsense.
 
     python3 tests/integration/strangers_test.py --build build/release [-v] [TestClass.test_name ...]
 """
@@ -20,7 +20,7 @@ from cluster import PATIENCE, CertifiedTest, ClusterTest, assert_same_end, liste
 
 OPENINGS = 1000  # in each test
 ELSEWHERE = "127.0.0.9"
-DESCRIPTORS = 512  # of a coordinator that strangers crowd
+DESCRIPTORS = 512  # limit of a coordinator that strangers flood
 
 
 def refused(admin, door, reason):
@@ -46,7 +46,7 @@ def await_descriptors(process, most):
 
 
 class Flood:
-    """Connects from another address, says nothing, and keeps many connections open, until it is told to stop."""
+    """Connects from another address, sends nothing, and keeps many connections open until it is stopped."""
 
     def __init__(self, port):
         self.port, self.made = port, 0
@@ -66,7 +66,7 @@ class Flood:
             try:
                 stranger.bind((ELSEWHERE, 0))
                 stranger.connect(("127.0.0.1", self.port))
-            except OSError:  # its queue is full
+            except OSError:  # the listener's queue is full
                 stranger.close()
                 continue
             self.made += 1
@@ -90,7 +90,7 @@ class Flood:
 
 
 class IdleStrangers(ClusterTest):
-    """More of them than the coordinator has descriptors."""
+    """There are more strangers than the coordinator has descriptors."""
 
     servers = 1
 
@@ -111,18 +111,18 @@ class IdleStrangers(ClusterTest):
         self.assertLess(descriptors(self.coordinator), DESCRIPTORS)
         flood.stop()
         self.assertGreater(refused(self.admin, "control", "crowded"), DESCRIPTORS)
-        self.coordinator.await_line(f"refused a connection .*have called nothing.* peer={ELSEWHERE}")
+        self.coordinator.await_line(f"refused a connection .*have made no call.* peer={ELSEWHERE}")
         self.assertEqual(undisturbed, self.assert_same_end(self.train()), "and afterwards")
         self.assertIsNone(self.coordinator.process.poll(), self.coordinator.text())
 
 
 class ProvenStrangers(CertifiedTest):
-    """They have a certificate, or need none, and talk nonsense once the handshake is made."""
+    """They have a certificate or need none, and send nonsense after the handshake."""
 
     server_flags = ("--data-plane", "tls", "--engine-threads", "1")
 
     def knock(self, context, port, opening):
-        """Says it, and goes; whether a handshake was made."""
+        """Sends the opening, and closes. Returns whether the handshake succeeded."""
         try:
             with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE) as plain:
                 with context.wrap_socket(plain, server_hostname="localhost") as sealed:
@@ -141,7 +141,7 @@ class ProvenStrangers(CertifiedTest):
         return context
 
     def assert_bears(self, service, port, context):
-        """What comes after each handshake ends no service, and leaves nothing behind."""
+        """Checks that nonsense after the handshake does not end the service and leaves nothing behind."""
         calm = descriptors(service)
         openings = Openings()
         made = sum(self.knock(context, port, openings.next()) for _ in range(OPENINGS // 10))

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Somebody between real processes who changes what they say: no other weights, and no service that ends or hangs.
+"""An attacker between real processes changes their bytes. Weights do not change, and no service ends or hangs.
 
     python3 tests/integration/tampering_test.py --build build/release [-v] [TestClass.test_name ...]
 """
@@ -14,11 +14,11 @@ from cluster import PATIENCE, CertifiedTest, assert_same_end
 from relay import DOWN, UP, Plan, Relay
 
 KINDS = ("flip", "cut", "half", "drop", "swap", "repeat")
-OF_TWO = ("foreign", "cross")  # connections
-# In the handshake, right after it, and among gradients or weights.
+OF_TWO = ("foreign", "cross")  # kinds that need two connections
+# Numbers of records: in the handshake, right after it, and among gradients or weights.
 PLACES = (1, 5, 30)
 STEPS = ("--steps", "80", "--elements", "60000")
-LONG = 4 * PATIENCE  # many things one after the other
+LONG = 4 * PATIENCE  # for many changes one after the other
 EXITS = (1, 5, 138)  # with a typed error; docs/errors.md
 
 
@@ -56,10 +56,10 @@ class TamperingTest(CertifiedTest):
 
 
 class DataPlane(TamperingTest):
-    """Between workers and a server."""
+    """The relay is between workers and a server."""
 
     def dial_by(self, relay):
-        """Variables of a worker that does."""
+        """Returns the variables of a worker that connects through the relay."""
         return {"LD_PRELOAD": f"{cluster.BUILD}/redirect.so", "REDIRECT": f"{relay.target}={relay.port}"}
 
     def train(self, env=None):
@@ -94,9 +94,9 @@ class DataPlane(TamperingTest):
 
 
 class ControlPlane(TamperingTest):
-    """Between a worker and the coordinator: gRPC with certificates of both."""
+    """The relay is between a worker and the coordinator: gRPC with certificates of both."""
 
-    # In the handshake, while it joins, and among heartbeats.
+    # Numbers of records: in the handshake, while the worker joins, and among heartbeats.
     PLACES = (1, 12, 20)
 
     def setUp(self):
@@ -104,7 +104,7 @@ class ControlPlane(TamperingTest):
         self.leash = self.path("leash")
 
     def plans_of(self, way):
-        # Between two handshakes that fail heartbeats pass, or the member counts as dead.
+        # Heartbeats must pass between two failed handshakes, otherwise the member counts as dead.
         alone = [Plan(way, kind, place) for kind in KINDS for place in self.PLACES]
         return [*alone, Plan(way, "foreign", 12), Plan(way, "replay", 1)]
 
@@ -128,7 +128,7 @@ class ControlPlane(TamperingTest):
         while not relay.is_done():
             self.assertLess(time.monotonic(), deadline, relay.left())
             time.sleep(0.1)
-            # One that was kept from its heartbeats for too long may end, but says so.
+            # A worker whose heartbeats were blocked for too long may end, but with a typed error.
             if worker.process.poll() is not None:
                 self.assertIn(worker.wait(), EXITS, worker.text())
                 self.assertIn("error: ", worker.text())

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""`syncline top` in a terminal of its own, beside a job that runs.
+"""`syncline top` in a terminal of its own, beside a running job.
 
     python3 tests/integration/top_test.py --build build/release [-v] [TestClass.test_name ...]
 """

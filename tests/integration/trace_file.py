@@ -1,4 +1,4 @@
-"""Reads a file of `syncline trace` and checks what Perfetto needs of one: the tests' own validator."""
+"""Reads a file of `syncline trace`, and checks that Perfetto can show it. It is the tests' own validator."""
 
 import collections
 import json
@@ -15,7 +15,7 @@ class TraceFile:
         self.check()
 
     def check(self):
-        """Raises AssertionError: an event that is none, a slice that crosses another one of its thread, an arrow without an end."""
+        """Raises AssertionError for an invalid event, a slice that crosses another one of its thread, or an open arrow."""
         ways, flows, threads = {}, collections.defaultdict(list), collections.defaultdict(list)
         for event in self.events:
             assert event["ph"] in "MXbestf", event
@@ -44,7 +44,7 @@ class TraceFile:
     def check_nesting(slices):
         stack = []
         for event in sorted(slices, key=lambda e: (e["ts"], -e["dur"])):
-            # Nanoseconds: the sum of two decimal numbers is only nearly one.
+            # Times are compared in whole nanoseconds, because sums of decimal numbers are not exact.
             begin, end = round(event["ts"] * 1000), round(event["ts"] * 1000) + round(event["dur"] * 1000)
             while stack and stack[-1] <= begin:
                 stack.pop()
@@ -56,7 +56,7 @@ class TraceFile:
         return any(e["ts"] <= time <= e["ts"] + e["dur"] + 1e-3 for e in slices)
 
     def steps_of(self, member):
-        """Of one whose name begins so: the steps that it has something of."""
+        """Returns the steps in which the member whose name begins so has events."""
         pids = [pid for pid, name in self.processes.items() if name.startswith(member)]
         return {e["args"]["step"] for e in self.events if e["pid"] in pids and "step" in e.get("args", {})}
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""`syncline trace` of a job that runs, with real processes: a file with everybody in it, also when somebody dies.
+"""`syncline trace` of a running job, with real processes. The file has all processes, even if one dies.
 
     python3 tests/integration/trace_test.py --build build/release [-v] [TestClass.test_name ...]
 """
@@ -8,11 +8,27 @@ import os
 import signal
 import subprocess
 import sys
+import unittest
 
 import cluster
+import perfetto
 from trace_file import TraceFile
 
 STEPS = 12
+PYTHON = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "worker", "python", "src")
+# Steps have a realistic length, so that the order to record reaches the worker before the window begins.
+TRAIN = """
+import time, torch, syncline.torch
+model = torch.nn.Sequential(torch.nn.Linear(300, 400), torch.nn.Tanh(), torch.nn.Linear(400, 3))
+optimizer = syncline.torch.Optimizer(model, "sgd", lr=0.01)
+while True:
+    model(torch.ones(8, 300)).square().mean().backward()
+    optimizer.step()
+    print("step", optimizer.steps, flush=True)
+    time.sleep(0.05)
+"""
+TORCH_PYTHON = next((python for python in ("/usr/bin/python3", sys.executable)
+                     if subprocess.run([python, "-c", "import torch"], capture_output=True).returncode == 0), None)  # fmt: skip
 
 
 class Traces(cluster.LeashedTest):
@@ -52,22 +68,19 @@ class Traces(cluster.LeashedTest):
             self.assertTrue(member["complete"], member)
             self.assertLess(member["clock_error_ns"], 1e9)
 
-    def test_perfetto_reads_it(self):
-        try:
-            from perfetto.trace_processor import TraceProcessor, TraceProcessorConfig
-        except ImportError:
-            self.skipTest("the Python package perfetto is not installed")
+    def test_perfetto_shows_every_slice_and_arrow(self):
         self.begin()
         trace = self.read(self.trace("--steps", str(STEPS)))
-        try:
-            processor = TraceProcessor(trace=self.file, config=TraceProcessorConfig())
-        except Exception as error:  # it downloads its program
-            self.skipTest(f"Perfetto's trace processor cannot be had: {error}")
-        with processor:
-            self.assertEqual([(row.name, row.value) for row in processor.query(
-                "select name, value from stats where severity in ('error', 'data_loss') and value > 0")], [])  # fmt: skip
-            slices = next(iter(processor.query("select count(*) as n from slice"))).n
-            self.assertEqual(slices, len(trace.slices) + sum(event["ph"] == "b" for event in trace.events))
+        with perfetto.open_trace(self.file) as shown:
+            # It counts what it drops. Its own times and formats are counted there, too.
+            dropped = "select name, value from stats where value > 0 and (severity != 'info' or name glob 'flow_*')"
+            self.assertEqual(shown.rows(dropped), [])
+            self.assertEqual(shown.number("select count(*) from slice"), len(trace.slices) + sum(event["ph"] == "b" for event in trace.events))
+            self.assertEqual(shown.number("select count(*) from flow"), sum(len(flow) - 1 for flow in trace.flows))
+            self.assertEqual(dict(shown.rows("select pid, name from process where name is not null")), trace.processes)
+            program = "select count(*) from slice join thread_track on track_id = thread_track.id join thread using(utid) " \
+                "where thread.name = 'program' and slice.name glob 'step *' and depth = 0"  # fmt: skip
+            self.assertEqual(shown.number(program), 2 * STEPS, "a step that is not the outermost slice of its track")
 
     def test_a_push_leads_to_a_step_and_to_a_view(self):
         self.begin()
@@ -75,29 +88,64 @@ class Traces(cluster.LeashedTest):
         pushed = {(e["args"]["rank"], e["args"]["block"], e["args"]["step"]) for e in trace.slices if e["name"] == "encode block"}
         self.assertEqual(len(trace.flows), len(pushed), "a push whose arrow does not arrive")
         self.assertEqual({e["args"]["tensor"].split(",")[0] for e in trace.slices if "block" in e.get("args", {})}, {"tensor0", "tensor1", "tensor2"})
-        errors = max(member["clock_error_ns"] for member in trace.about["members"])
         for flow in trace.flows:
             begin, *middle, end = flow
             self.assertEqual(begin["pid"], end["pid"])
             self.assertTrue(trace.processes[begin["pid"]].startswith("worker"))
             self.assertTrue(all(trace.processes[one["pid"]].startswith("server") for one in middle), flow)
             self.assertLess(begin["ts"], end["ts"])
-            # No arrow leads back in time, but for what the clocks may be apart.
             for one, next_one in zip(flow, flow[1:]):
-                self.assertLess(one["ts"] - next_one["ts"], 2 * errors / 1000, flow)
+                self.assertLess(one["ts"], next_one["ts"], flow)
+
+    def test_in_asp_a_push_leads_to_the_view_that_answers_it(self):
+        self.worker_env = {"SYNCLINE_MODE": "asp"}
+        self.begin()
+        trace = self.read(self.trace("--steps", str(STEPS)))
+        pushed = {(e["args"]["rank"], e["args"]["block"], e["args"]["step"]) for e in trace.slices if e["name"] == "encode block"}
+        made, decoded = ({(e["args"]["rank"], e["args"]["block"], e["args"]["step"]) for e in trace.slices if e["name"] == name and "rank" in e["args"]}
+                         for name in ("step", "decode block"))
+        # On a busy machine the server's window may begin later or end earlier than a worker's.
+        self.assertGreater(len(pushed & made & decoded), STEPS)
+        self.assertEqual(len(trace.flows), len(pushed & made & decoded), "a push whose arrow does not arrive")
+        for flow in trace.flows:
+            self.assertEqual(sorted(flow, key=lambda e: e["ts"]), flow)
+
+    @unittest.skipIf(TORCH_PYTHON is None, "no torch")
+    def test_of_a_torch_program_forward_and_backward_are_slices_of_each_step(self):
+        env = {"PYTHONPATH": PYTHON, "SYNCLINE_LIBRARY": f"{cluster.BUILD}/libsyncline.so", "OMP_NUM_THREADS": "1",
+               "SYNCLINE_COORDINATOR": self.address, "SYNCLINE_JOB": "test", "SYNCLINE_FAILURE_TIMEOUT": f"{cluster.FAILURE_TIMEOUT}s",
+               "RANK": "0", "WORLD_SIZE": "1"}  # fmt: skip
+        self.start("worker0", [TORCH_PYTHON, "-c", TRAIN], env).await_line(r"^step 2$")
+        trace = self.read(self.trace("--steps", str(STEPS)))
+        self.assertEqual(trace.about["missing"], [])
+        passes = {name: {e["args"]["step"]: e for e in trace.slices if e["name"] == name} for name in ("forward", "backward")}
+        for name, of_steps in passes.items():
+            self.assertEqual(set(of_steps), trace.window, name)
+            self.assertEqual(len([e for e in trace.slices if e["name"] == name]), STEPS, f"a second {name} in a step")
+        threads = {e["tid"] for of_steps in passes.values() for e in of_steps.values()}
+        self.assertEqual(len(threads), 1)
+        self.assertNotIn(threads.pop(), {e["tid"] for e in trace.slices if e["name"] == "compute"})
+        pushes = [e for e in trace.events if e["ph"] == "b" and e["name"] == "push block"]
+        self.assertEqual({e["args"]["step"] for e in pushes}, trace.window)
+        for step in trace.window:
+            forward, backward = passes["forward"][step], passes["backward"][step]
+            self.assertLessEqual(forward["ts"] + forward["dur"], backward["ts"] + 1e-3)
+            for push in pushes:
+                if push["args"]["step"] == step:
+                    self.assertGreaterEqual(push["ts"] + 1e-3, backward["ts"], "pushed before backward")
 
     def test_a_worker_that_is_killed_in_the_window_is_named(self):
         workers = self.begin("--step-ms", "100")
         self.file = os.path.join(self.directory, "trace.json")
         tracer = self.start("trace", [f"{cluster.BUILD}/syncline", "trace", "test", "--coordinator", self.address,
                                       "--out", self.file, "--steps", "60", "--wait", "5m"])  # fmt: skip
-        # It has answered when it has sent a part: then the window has begun.
+        # The worker answers with its first part, after the window has begun.
         self.await_traced_steps(workers[1], 20)
         workers[1].signal(signal.SIGKILL)
         self.assertEqual(tracer.wait(5 * cluster.PATIENCE), 0, tracer.text())
         trace = TraceFile(self.file)
-        self.assertIn("missing: worker 1 went away", tracer.text())
-        self.assertTrue(any(line.startswith("worker 1 went away") for line in trace.about["missing"]), trace.about)
+        self.assertIn("missing: worker 1 left", tracer.text())
+        self.assertTrue(any(line.startswith("worker 1 left") for line in trace.about["missing"]), trace.about)
         self.assertEqual(trace.steps_of("worker 0"), trace.window)
         of_the_dead = trace.steps_of("worker 1")
         self.assertTrue(of_the_dead and of_the_dead < trace.window, of_the_dead)

@@ -1,20 +1,20 @@
-"""Checks of security, each with the change that takes it out and the tests that must then fail."""
+"""Security checks, each with the change that removes it and the tests that must then fail."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class Check:
-    name: str  # what would be possible without it
+    name: str  # what would be possible without the check
     file: str
-    find: str  # stands in the file once
+    find: str  # occurs in the file exactly once
     replace: str
-    target: str  # that has the tests
+    target: str  # has the tests
     tests: str  # --gtest_filter
 
 
 def within(target, tests, *checks):
-    """The same tests for several checks."""
+    """Returns several checks with the same tests."""
     return [Check(name, file, find, replace, target, tests) for name, file, find, replace in checks]
 
 
@@ -108,7 +108,7 @@ CHECKS = [
          "if (used_by.size() >= terms.uses) {", "if (used_by.size() >= 1000000) {"),
         ("a use is not kept", "cli/authority/token_book.cc",
          "SYNCLINE_RETURN_IF_ERROR(Keep(directory, std::move(entries), now));\n  return TokenUse{terms, \"\"};", "return TokenUse{terms, \"\"};"),
-        ("a certificate that was taken back is given anew", "cli/authority/join_service.cc",
+        ("a certificate that was taken back is given again", "cli/authority/join_service.cc",
          "if (!use.certificate.empty()) return use.certificate;", "if (use.certificate == \"-\") return use.certificate;"),
         ("two machines use one token at once", "cli/authority/directory.cc",
          "while (flock(fd.get(), LOCK_EX) != 0) {", "while (flock(fd.get(), LOCK_SH) != 0) {"),
@@ -261,7 +261,7 @@ CHECKS = [
          "return found == keys_.end() ? nullptr : &found->second;",
          "return found == keys_.end() ? (keys_.empty() ? nullptr : &keys_.begin()->second) : &found->second;"),
         ("silent streams are many", "server/service/link_table.cc",
-         "if (silent_.size() >= options_.max_silent_streams) {", "if (silent_.size() >= 1000000) {"),
+         "if (without_hello_.size() >= options_.max_silent_streams) {", "if (silent_.size() >= 1000000) {"),
         ("a stand-in that was stolen speaks for workers", "server/service/engine_backup.cc",
          "return header.job == job_ && KindOf(header) == MessageKind::kRecordAck;", "return header.job == job_;"),
     ),

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""Takes out one security check at a time, in a copy of this tree, and looks whether the tests notice.
+"""Removes one security check at a time, in a copy of this tree, and tests whether the tests fail.
 
     tests/mutants/mutants.py [--only WORD] [--build build/mutants] [--jobs 2] [--list]
 
-The copy and its build stay in --build, so that a second run builds little. Exit code 1 when a check was missed by nobody.
+The copy and its build stay in --build, so that a second run builds little. The exit code is 1 if all tests pass without
+some check.
 """
 
 import argparse
@@ -27,7 +28,7 @@ def source_files():
 
 
 def copy_tree(copy):
-    """What has not changed keeps its time, so that it is not built again."""
+    """Copies the tree. Unchanged files keep their time, so that they are not built again."""
     names = source_files()
     for name in names:
         target = copy / name
@@ -51,7 +52,7 @@ class Bench:
 
     def __init__(self, folder, jobs):
         self.copy = folder / "source"
-        # As deep as the presets' builds, so that ccache knows what those have built.
+        # The path is as deep as those of the presets, so that ccache can reuse their results.
         self.build = self.copy / "build/mutants"
         self.log = folder / "log.txt"
         self.jobs = jobs
@@ -81,7 +82,7 @@ class Bench:
         return self.run([binary, f"--gtest_filter={tests}", "--gtest_fail_fast", "--gtest_brief=1"], TEST_SECONDS)
 
     def try_without(self, check):
-        """'noticed', 'MISSED', or 'DOES NOT BUILD'."""
+        """Returns 'noticed', 'MISSED', or 'DOES NOT BUILD'."""
         path = self.copy / check.file
         whole = path.read_text()
         path.write_text(whole.replace(check.find, check.replace))
@@ -106,7 +107,7 @@ def main():
             print(f"{check.target:26} {check.file:40} {check.name}")
         return 0 if checks else f"no check has '{flags.only}'"
     bench = Bench(flags.build.resolve(), flags.jobs)
-    # What fails by itself would seem to notice everything.
+    # A test that fails anyway would seem to notice everything.
     for target, tests in dict.fromkeys((check.target, check.tests) for check in checks):
         if not bench.make(target):
             return f"{target} does not build; see {bench.log}"

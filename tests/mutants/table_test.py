@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""That the table of checks fits the sources: whoever changes a check changes its line there, too."""
+"""Tests that the table of checks fits the sources: a change of a check must also change its line there."""
 
 import pathlib
 import re

@@ -1,1 +1,1 @@
-"""Networks of one machine's own, for tests and measurements of several hosts."""
+"""Private networks on one machine, for tests and measurements of several hosts."""

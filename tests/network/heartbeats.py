@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""How late heartbeats come, as their coordinator sees it: asks its admin port until it is stopped.
+"""Measures how late heartbeats arrive at a coordinator. Asks its admin port until it is stopped.
 
     tests/network/heartbeats.py http://10.1.0.1:7071/status
 
-A line for each age above all before of the same member: seconds, then whose. Run it where the coordinator is, so that asking takes none of its cable.
+Prints a line, seconds and name, for each age that is a member's largest so far. Run it on the coordinator's host, so that
+its requests do not use the cable.
 """
 
 import json
@@ -15,7 +16,7 @@ EVERY_SECONDS = 0.05
 
 
 def ages(status):
-    """Of everybody whose connection holds, with a name."""
+    """Yields the heartbeat age and the name of each connected member."""
     for server in status["servers"]:
         if "lost_seconds" not in server:
             yield server["heartbeat_age_seconds"], f"server {server['server']}"
@@ -25,7 +26,7 @@ def ages(status):
 
 
 def latest(text, but=None):
-    """Of what this printed, `but` somebody who was killed: the largest age, and whose; nothing was heard of: 0."""
+    """Returns the largest age in this program's output, and its member, except member `but`, which was killed. 0: none."""
     lines = [line.partition(" ") for line in text.splitlines()]
     return max(((float(seconds), who) for seconds, _, who in lines if who != but), default=(0.0, "nobody"))
 
@@ -37,7 +38,7 @@ def main():
             with urllib.request.urlopen(sys.argv[1], timeout=10) as reply:
                 seen = list(ages(json.load(reply)))
         except OSError:
-            seen = []  # not there yet, or not any more
+            seen = []  # the coordinator is not there
         for age, who in seen:
             if age > worst.get(who, 0.0):
                 worst[who] = age

@@ -1,4 +1,4 @@
-"""What is read of a status, and of what was printed of it."""
+"""Tests of reading a status, and the output of heartbeats.py."""
 
 import pathlib
 import sys

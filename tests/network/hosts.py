@@ -1,4 +1,4 @@
-"""Hosts that are network namespaces, each with a cable to the switch of every network.
+"""Simulated hosts: network namespaces, each with a cable to the switch of every network.
 
     with Hosts("chaos", ["coordinator", "server0", "worker0"], networks=["control", "data"]) as hosts:
         process = hosts.start("worker0", ["./program", "--peer", hosts.address("server0", "data")], log)
@@ -6,10 +6,10 @@
             time.sleep(1)
         print(hosts.sent())
 
-Cables have the given rate, both ways, or no limit. A cut drops all packets of a cable, in one direction ("out" of the
-host, "in" to it) or in "both"; nobody is told. Everything lies inside of namespaces of its own: the network of the machine
-stays as it is, and deleting the namespaces deletes cables, switches and limits. Hosts share no System V and POSIX memory
-objects either, as real ones would not.
+Cables have the given rate, both ways, or no limit. A cut silently drops all packets of a cable, in one direction ("out"
+of the host, "in" to it) or in "both". Everything is inside of its own namespaces: the network of the machine does not
+change, and deleting the namespaces deletes cables, switches and limits. Like real hosts, they also share no System V and
+POSIX memory objects.
 """
 
 import contextlib
@@ -24,15 +24,16 @@ import time
 
 STOP_SECONDS = 3
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
+CLONE_NEWNET = 0x40000000  # linux/sched.h
 
 
 def die_with_parent():
-    """For preexec_fn: whatever ends a test, even a limit of its time, ends its processes."""
+    """For preexec_fn: ends the process if the test ends in any way, even by a time limit."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def missing(prefix):
-    """What is missing to run Hosts of that prefix here, or None."""
+    """Returns what is missing to run Hosts with this prefix here, or None."""
     for tool in ("ip", "tc", "unshare"):
         if shutil.which(tool) is None:
             return f"no {tool} here; apt-get install iproute2 util-linux"
@@ -46,7 +47,7 @@ def missing(prefix):
 
 
 def delete_those_of_the_dead(stem):
-    """Namespaces whose prefix is `stem` and the number of a process that was killed before it could delete them."""
+    """Deletes namespaces whose prefix is `stem` and the number of a process that was killed before it deleted them."""
     listed = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=False).stdout
     for name in (line.split()[0] for line in listed.splitlines() if line):
         owner = re.match(rf"{stem}(\d+)-", name)
@@ -55,8 +56,8 @@ def delete_those_of_the_dead(stem):
 
 
 class Hosts:
-    """`prefix` is of the namespaces' names. The cable to the first of `networks` is eth0 of each host, and so on. `rate`
-    is as tc writes it, or None for cables without a limit."""
+    """Hosts and their cables. Names of namespaces start with `prefix`. The cable to the first of `networks` is eth0 of each
+    host, and so on. `rate` is written as for tc; None: no limit."""
 
     def __init__(self, prefix, names, networks=("data",), rate=None):
         self.prefix = prefix
@@ -64,8 +65,8 @@ class Hosts:
         self.networks = list(networks)
         self.rate = rate
         self.processes = []
-        self.dropped = 0  # packets, by cuts that are over
-        self.delayed = 0  # times that a packet had to wait, likewise of `slowed`
+        self.dropped = 0  # packets that finished cuts have dropped
+        self.delayed = 0  # packets that finished calls of `slowed` have delayed
 
     def __enter__(self):
         try:
@@ -80,12 +81,12 @@ class Hosts:
         self._delete()
 
     def address(self, host, network=None):
-        """In that network, or in the first."""
+        """Returns the host's address in this network, by default in the first one."""
         number = 0 if network is None else self.networks.index(network)
         return f"10.{number + 1}.0.{self.names.index(host) + 1}"
 
     def start(self, host, command, log, environment=()):
-        """Its output goes to the file `log`. Ends with the block at the latest."""
+        """Starts a process, with its output in the file `log`. It ends with the block at the latest."""
         isolated = ["ip", "netns", "exec", self._space(host), "unshare", "--ipc", "--"]
         process = subprocess.Popen(
             isolated + [str(word) for word in command], stdin=subprocess.DEVNULL, stdout=log,
@@ -111,7 +112,7 @@ class Hosts:
 
     @contextlib.contextmanager
     def slowed(self, host, network, rate):
-        """Both ways, as long as the block runs."""
+        """Limits a cable to `rate`, both ways, until the block ends."""
         for end in self._ends(host, network):
             _run(*_root(*end, "replace"), *_at(rate))
         try:
@@ -123,9 +124,9 @@ class Hosts:
                 self._limit(*end)
 
     def set_congestion(self, algorithm):
-        """How TCP of all hosts finds out what it may send, for connections made from now on: reno, cubic, bbr.
+        """Sets TCP's congestion control of all hosts (reno, cubic, bbr), for new connections.
 
-        By their routes: the sysctl takes only what the machine allows namespaces, which may be reno alone.
+        Sets it in the routes, because the sysctl accepts only algorithms that the machine allows for namespaces.
         """
         for host in self.names:
             for number, network in enumerate(self.networks):
@@ -133,10 +134,23 @@ class Hosts:
                 _run("ip", "-n", self._space(host), "route", "replace", f"10.{number + 1}.0.0/24", *cable,
                      "proto", "kernel", "scope", "link", "congctl", algorithm)  # fmt: skip
 
-    def sent(self):
-        """Bytes that each host has sent so far, with the headers of Ethernet, IP and TCP, as its ends of the cables count.
+    @contextlib.contextmanager
+    def inside(self, host):
+        """Moves this thread, and threads and processes that it starts, to the host until the block ends."""
+        outside = os.open("/proc/thread-self/ns/net", os.O_RDONLY)
+        inside = os.open(f"/var/run/netns/{self._space(host)}", os.O_RDONLY)
+        try:
+            _enter(inside)
+            yield
+        finally:
+            _enter(outside)
+            os.close(inside)
+            os.close(outside)
 
-        Whatever is sent is received by another host, so the sum is all that went over the wires.
+    def sent(self):
+        """Returns the bytes that each host has sent so far, with the headers of Ethernet, IP and TCP.
+
+        Another host receives everything that is sent, so the sum is all traffic on the wires.
         """
         counted = {}
         for host in self.names:
@@ -145,7 +159,7 @@ class Hosts:
         return counted
 
     def stop(self):
-        """Ends all that was started, by force where a signal does not help."""
+        """Ends all processes that were started, by force if a signal does not help."""
         for sent in (signal.SIGTERM, signal.SIGKILL):
             for process in self.processes:
                 if process.poll() is None:
@@ -192,12 +206,18 @@ class Hosts:
             _run(*_root(space, device, "add"), *_at(self.rate))
 
     def _ends(self, host, network):
-        """Of the cable: out of the host, and in to it."""
+        """Returns the ends of a cable: out of the host, and in to it."""
         return [(self._space(host), self._device(network)), (self._switch, _port(host, network))]
 
     def _delete(self):
         for name in [self._space(host) for host in self.names] + [self._switch]:
             subprocess.run(["ip", "netns", "delete", name], stderr=subprocess.DEVNULL, check=False)
+
+
+def _enter(space):
+    if ctypes.CDLL(None, use_errno=True).setns(space, CLONE_NEWNET) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"setns: {os.strerror(number)}")
 
 
 def _root(space, device, verb):
@@ -209,7 +229,7 @@ def _at(rate):
 
 
 def _counted(space, device, what):
-    """What the limit or the cut at the end of a cable has counted."""
+    """Returns a counter of the limit or cut at the end of a cable."""
     return json.loads(_run("tc", "-n", space, "-s", "-j", "qdisc", "show", "dev", device, "root"))[0][what]
 
 

@@ -1,5 +1,6 @@
-"""Cables of a network of its own: addresses, cuts, rates and what is counted."""
+"""Tests of private networks: addresses, cuts, rates and counters."""
 
+import subprocess
 import sys
 import tempfile
 import unittest
@@ -9,7 +10,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from network import hosts
 
 PREFIX = "hosttest"
-# Nobody listens there: a host that can be reached refuses at once.
+# Nothing listens at that port, so a reachable host refuses at once.
 KNOCK = """
 import socket, sys
 try:
@@ -20,7 +21,7 @@ except OSError as error:
     sys.exit(str(error))
 """
 
-# A megabyte, to whoever listens at port 10.
+# Sends a megabyte to port 10.
 POUR = """
 import socket, sys, time
 for attempt in range(300):
@@ -40,7 +41,7 @@ while peer.recv(1 << 16):
     pass
 """
 
-# Says how its TCP finds out what it may send; listens with "-", or calls who does.
+# Prints the congestion control of its connection. With "-" it listens, otherwise it connects.
 ASK = """
 import socket, sys, time
 own, peer = sys.argv[1:]
@@ -68,7 +69,7 @@ class HostsTest(unittest.TestCase):
         with hosts.Hosts(PREFIX, ["a", "b"], networks=["control", "data"], rate="100mbit") as net:
             self.assertEqual(net.address("b"), "10.1.0.2")
             self.assertEqual(net.address("b", "data"), "10.2.0.2")
-            # Before the first cut, so that nobody waits for the answer of a host that was cut off.
+            # This is before the first cut, so that it does not wait for a host that is cut off.
             self.assertTrue(self.reaches(net, "data"))
             for direction in ("both", "out", "in"):
                 with net.cut("a", "data", direction):
@@ -85,6 +86,18 @@ class HostsTest(unittest.TestCase):
             with net.slowed("a", "data", "8mbit"):
                 self.assertEqual(net.start("a", [sys.executable, "-c", POUR, net.address("b")], log).wait(60), 0)
             self.assertGreater(net.delayed, 0)
+
+    def test_a_thread_may_be_on_a_host(self):
+        def addresses():
+            return subprocess.run(["ip", "-br", "address"], capture_output=True, text=True, check=True).stdout
+
+        with hosts.Hosts(PREFIX, ["a", "b"]) as net:
+            outside = addresses()
+            self.assertNotIn(net.address("a"), outside)
+            with net.inside("a"):
+                self.assertIn(net.address("a"), addresses())
+                self.assertNotIn(net.address("b"), addresses())
+            self.assertEqual(addresses(), outside)
 
     def test_bytes_are_counted_where_they_are_sent(self):
         with hosts.Hosts(PREFIX, ["a", "b"]) as net:

@@ -46,7 +46,7 @@ void ControlPlane::Restart() {
   if (!restored.ok()) failure_ = std::string(restored.message());
   for (const auto& [connection, on_lost] : lost_) {
     const int micros = std::uniform_int_distribution<int>(100, 500000)(random_);
-    // One that dies meanwhile is taken off the list.
+    // Break removes a member that dies meanwhile from the list.
     events_.After(absl::Microseconds(micros), [this, connection = connection] {
       const auto lost = lost_.extract(connection);
       if (!lost.empty()) lost.mapped()();
@@ -126,7 +126,7 @@ bool ControlPlane::Order(const CoordinatorInput& order) {
   return is_taken;
 }
 
-// As CoordinatorService does.
+// Plans a Tick for the coordinator's wake_at, as CoordinatorService does.
 void ControlPlane::WakeInTime() {
   const absl::Duration wake_at = coordinator_->wake_at();
   if (wake_at == absl::InfiniteDuration() || wake_at == woken_at_) return;

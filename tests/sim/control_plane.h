@@ -1,7 +1,9 @@
-// The coordinator and its streams, in simulated time: reliable and in order per stream,
-// as gRPC is, with random delays and with streams that break. The coordinator may crash, in
-// the middle of what it gives out: all streams end, what is on its way is lost, and the
-// next one goes on with what was stored.
+// The coordinator and its streams in simulated time. Like gRPC, a stream is reliable and
+// in order. It has random delays, and it may break. The coordinator may crash between any
+// two of its outputs: all streams end, messages under way are lost, and the next
+// coordinator continues with the stored state.
+//
+// Thread safety: none.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +25,7 @@ namespace syncline::sim {
 struct StreamCallbacks {
   std::function<void(const CoordinatorBody&)> on_message;
   std::function<void(const absl::Status&)> on_end;
-  // The coordinator was started anew, and knows nothing of this stream.
+  // The coordinator was restarted, and does not know this stream.
   std::function<void()> on_lost = [] {};
 };
 
@@ -33,24 +35,25 @@ class ControlPlane {
 
   ConnectionId Attach(StreamCallbacks callbacks);
   void Send(ConnectionId connection, MemberBody body);
-  // The member's process is gone: nothing reaches it any more, and the coordinator hears
-  // of it.
+  // Ends the stream of a member whose process is gone. It gets no more messages, and the
+  // coordinator is told.
   void Break(ConnectionId connection);
 
-  // The coordinator dies once it has carried out so many more outputs, and the next one
-  // starts after that time. One that is down already stays so.
+  // Kills the coordinator after `outputs` more outputs, and starts the next one after
+  // `downtime`. Does nothing if it is down, or a crash is already planned.
   void CrashAfter(int outputs, absl::Duration downtime);
 
-  // As from an operator. Whether it was taken; no, while it is down.
+  // Updates the job like an operator. Returns whether the coordinator accepted the
+  // update; false while it is down.
   bool Update(const UpdateJob& update) { return Order(update); }
 
-  // As goal_answers.h has it. Whether that worker was a member.
+  // Excludes a worker, as goal_answers.h does. Returns whether it was a member.
   bool Exclude(const std::string& job, uint32_t rank);
 
-  // A planted fault: it comes back without the last thing that it had stored.
+  // Plants a fault: the coordinator restarts without the last record that it stored.
   void ForgetLastRecord() { forgets_ = true; }
 
-  // What workers say of a job, and send when they are asked to.
+  // Declarations of jobs, which workers send if the coordinator asks for them.
   DeclaredSpecs& specs() { return specs_; }
 
   CoordinatorView View() const {
@@ -59,7 +62,7 @@ class ControlPlane {
   }
   bool IsUp() const { return coordinator_ != nullptr && !outputs_left_; }
   int crashes() const { return crashes_; }
-  // Why a job has failed, should one have; workers begin it anew.
+  // Why a job has failed; empty: none has. Workers start a failed job again.
   const std::string& failure() const { return failure_; }
 
  private:
@@ -83,13 +86,13 @@ class ControlPlane {
   std::unique_ptr<Coordinator> coordinator_;  // null while it is down
   int crashes_ = 0;
   std::string failure_;
-  std::optional<int> outputs_left_ = {};  // until it crashes
-  absl::Duration woken_at_ = {};          // for which a Tick is planned
+  std::optional<int> outputs_left_ = {};  // number until it crashes; empty: no crash
+  absl::Duration woken_at_ = {};          // time for which a Tick is planned
   absl::Duration downtime_ = {};
   bool forgets_ = false;
   StoredState stored_;
-  StoredState stored_before_;                           // without the last record
-  std::map<ConnectionId, std::function<void()>> lost_;  // streams
+  StoredState stored_before_;                           // stored_ without the last record
+  std::map<ConnectionId, std::function<void()>> lost_;  // on_lost of lost streams
   DeclaredSpecs specs_;
   const absl::Duration tick_period_;
   std::mt19937_64 random_;

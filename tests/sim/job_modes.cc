@@ -10,7 +10,8 @@
 namespace syncline::sim {
 namespace {
 
-// One contribution is all that an update sees. The reference stores state of whole tensors.
+// Fits the settings to mode asp. Each update has one contribution, so steps cannot
+// accumulate. State is in FP32, because the reference stores the state of whole tensors.
 void FitToArrival(std::mt19937_64& random, TrainingSettings& training) {
   OptionValues& options = training.mode.values;
   if (OneIn(random, 2)) options["age_power"] = 1;
@@ -23,7 +24,7 @@ void FitToArrival(std::mt19937_64& random, TrainingSettings& training) {
                 [](const auto& option) { return option.first != "clip_value"; });
 }
 
-// What a mode does not take is replaced.
+// Replaces settings that the mode does not support.
 JobSpec MadeValid(JobSpec job) {
   if (!ValidateJob(job).ok()) job.settings.push_codec = "bf16";
   if (!ValidateJob(job).ok()) {
@@ -33,7 +34,7 @@ JobSpec MadeValid(JobSpec job) {
   return job;
 }
 
-// 0: none, one that is drawn, or one of all.
+// Returns the quorum; 0: none, a random one, or one of all workers.
 uint64_t QuorumOf(std::string_view mode) {
   if (!mode.starts_with("bsp:")) return 0;
   const SyncMode parsed = *ParseSyncMode(*ParseNamedOptions(mode));
@@ -51,7 +52,7 @@ bool IsMode(std::string_view mode) {
   return parsed.ok() && parsed->has_quorum();
 }
 
-// A backup is another server's, and a quorum of some of the workers.
+// Backups need another server, and a quorum needs enough workers.
 RunSize FitToMode(std::string_view mode, Restarts restarts, RunSize size) {
   const bool has_backups =
       restarts == Restarts::kBackups || restarts == Restarts::kTogether;

@@ -1,4 +1,5 @@
-// Jobs of a mode: settings that do not go with it are replaced, its options drawn.
+// Makes jobs fit to a sync mode. It draws the mode's options, and replaces settings that
+// the mode does not support.
 #pragma once
 
 #include <cstdint>
@@ -12,22 +13,24 @@
 
 namespace syncline::sim {
 
-// "bsp", "ssp", "asp", "quorum" (one that is drawn) or "bsp:quorum=2,grace_ms=20". Of bsp the
-// job stays as it is, and nothing is drawn.
+// Whether `mode` is "bsp", "ssp", "asp", "quorum" (a random one) or text such as
+// "bsp:quorum=2,grace_ms=20".
 bool IsMode(std::string_view mode);
-// REQUIRES: IsMode(mode), for both.
+// Fit the size of a run and a job to the mode. With "bsp" the job stays as it is, and
+// nothing is drawn. REQUIRES: IsMode(mode).
 RunSize FitToMode(std::string_view mode, Restarts restarts, RunSize size);
 JobSpec FitToMode(std::string_view mode, std::mt19937_64& random, JobSpec job);
 
 bool ServersDie(Restarts restarts);
-// None of what dies is a reason to fail.
+// Whether the job must survive all crashes of the run.
 bool OutlivesAll(Restarts restarts);
-// With what servers need to come back, where they die.
+// Returns the job with the durability that it needs to survive crashes of servers.
 JobSpec MadeDurable(JobSpec job, Restarts restarts);
 
-// Other options in the middle of a run of so many steps.
+// Returns an update to other options, for the middle of a run of `steps` steps.
 UpdateJob RandomUpdate(Random& random, const JobSpec& job, uint64_t steps);
-// Another staleness, for a job of mode ssp. It may be refused: the job stays as it is.
+// Returns an update to another staleness, for a job in mode ssp. The coordinator may
+// refuse it; the job then stays as it is.
 UpdateJob RandomStaleness(Random& random, const JobSpec& job);
 
 }  // namespace syncline::sim

@@ -11,9 +11,10 @@
 namespace syncline::sim {
 namespace {
 
-constexpr int kMostCrashes = 8;  // of a run that is to end
+constexpr int kMaxCrashes = 8;  // so that the run ends
 
-// From each engine of a server to the one that holds its backup.
+// Visits the addresses of each engine of a server, and of the engine that holds its
+// backup.
 template <typename Visit>
 void ForEachCable(const ServerProcess& server, const ServerProcess& holder,
                   const Visit& visit) {
@@ -53,8 +54,13 @@ void LastingHosts::StartNode(size_t which, const HoldBackup& hold) {
   parts.host_disk = &host.disk;
   parts.job = parts_.job;
   parts.stand_in = {hold.job, hold.server, hold.order};
+  // The callbacks are not called before the process exists.
+  const auto itself = std::make_shared<const ServerProcess*>(nullptr);
+  parts.on_takes_over = [=, this] { DisturbHandOver(which, (*itself)->first_shard()); };
+  parts.on_takes_place = [=, this] { TakePlace((*itself)->first_shard()); };
   node.process =
       std::make_unique<ServerProcess>(std::move(parts), absl::StrCat("node", hold.order));
+  *itself = node.process.get();
   parts_.on_new_process();
   if (hold.restores || OneIn(parts_.random, 2)) return;
   const double bytes_per_second = 125e3 * std::pow(10, Between(parts_.random, 0, 3));
@@ -64,6 +70,35 @@ void LastingHosts::StartNode(size_t which, const HoldBackup& hold) {
       parts_.network.SetRate(from, to, bytes_per_second);
     });
   }
+}
+
+void LastingHosts::TakePlace(uint32_t first_shard) {
+  for (const auto& host : hosts_) {
+    for (const Node& node : host->nodes) {
+      const bool serves = node.process->is_configured();
+      if (!serves || node.process->first_shard() != first_shard) continue;
+      ++moves_;
+      node.process->GiveUpPlace();
+    }
+  }
+}
+
+void LastingHosts::DisturbHandOver(size_t to, uint32_t first_shard) {
+  const std::optional<size_t> from = HostOf(first_shard);
+  if (!from || OneIn(parts_.random, 3)) return;  // no `from`: the server died
+  Hosts dying = {to};
+  const auto how = parts_.random() % 5;
+  if (how == 0) dying = {*from};
+  if (how == 1) dying.insert(*from);
+  const auto fate = OneIn(parts_.random, 2) ? Fate::kComesBack : Fate::kIsGone;
+  const auto outputs = std::uniform_int_distribution<int>(0, 12)(parts_.random);
+  const auto downtime = absl::Milliseconds(Between(parts_.random, 1, 2000));
+  parts_.events.After(absl::Milliseconds(Between(parts_.random, 0, 12)), [=, this] {
+    Hosts up = dying;
+    std::erase_if(up, [this](size_t one) { return hosts_[one]->nodes.empty(); });
+    if (how <= 2 && !up.empty()) return Kill(up, fate);
+    if (how == 3 && AllAreKnown()) parts_.control.CrashAfter(outputs, downtime);
+  });
 }
 
 void LastingHosts::BreakCables(const ServerProcess& server) {
@@ -100,9 +135,11 @@ std::optional<size_t> LastingHosts::HostOf(uint32_t first_shard) const {
   return std::nullopt;
 }
 
-bool LastingHosts::HoldsBackup(uint32_t first_shard, const Hosts& others_than) const {
+bool LastingHosts::HoldsBackup(uint32_t first_shard, const std::string& holder,
+                               const Hosts& others_than) const {
   for (size_t i = 0; i < hosts_.size(); ++i) {
-    if (others_than.contains(i)) continue;
+    const bool is_it = holder.ends_with(absl::StrCat("(", hosts_[i]->name, ")"));
+    if (others_than.contains(i) || !is_it) continue;
     for (const Node& node : hosts_[i]->nodes) {
       if (node.process->Holds(first_shard)) return true;
     }
@@ -110,23 +147,25 @@ bool LastingHosts::HoldsBackup(uint32_t first_shard, const Hosts& others_than) c
   return false;
 }
 
-// Of each place something is left that has all: the journal of a host that comes back, or the
-// backup on another one. As the coordinator has it stored, and as it is.
+// Whether the hosts may die. Each place must keep a complete copy: the journal of a host
+// that comes back, or the backup on another host. This must hold in the coordinator's
+// view and in fact.
 bool LastingHosts::MayDie(const Hosts& dying, Fate fate) const {
   const CoordinatorView view = parts_.control.View();
   if (!parts_.control.IsUp() || view.jobs.size() != 1) return false;
   const JobView& job = view.jobs.front();
-  if (job.phase == "over" || job.phase == "failed" || job.backups.empty()) return false;
-  // The last decision dies with both.
+  if (job.IsOver() || job.backups.empty()) return false;
+  // The last decision is lost if both die.
   const bool is_homecoming =
       job.reason.find("coordinator came back") != std::string::npos;
-  if (parts_.needs_decisions && (is_homecoming || job.phase == "waiting")) return false;
+  if (parts_.needs_decisions && (is_homecoming || job.phase == JobPhase::kWaiting))
+    return false;
   for (const BackupView& place : job.backups) {
     const ServerProcess* server = nullptr;
     for (const ServerProcess* one : Serving()) {
       if (one->Is(place.server)) server = one;
     }
-    if (server == nullptr) {  // somebody takes it over, or is to restore it
+    if (server == nullptr) {  // a stand-in takes the place over, or a server restores it
       const bool comes_back = !is_alone_ && fate == Fate::kComesBack;
       if (!comes_back || !place.journal_lost.empty()) return false;
       continue;
@@ -135,8 +174,8 @@ bool LastingHosts::MayDie(const Hosts& dying, Fate fate) const {
     if (!host || !dying.contains(*host)) continue;
     const bool has_journal = fate == Fate::kComesBack && place.journal_lost.empty();
     const bool has_backup =
-        place.lost.empty() && HoldsBackup(server->first_shard(), dying);
-    // Should the backup be lost on the way, its journal must be there.
+        place.lost.empty() && HoldsBackup(server->first_shard(), place.holder, dying);
+    // The place needs its journal or its backup.
     if (!has_journal && !has_backup) return false;
   }
   return std::ranges::any_of(parts_.reference.blocks(), [&](const BlockRange&) {
@@ -144,11 +183,12 @@ bool LastingHosts::MayDie(const Hosts& dying, Fate fate) const {
   });
 }
 
-// Nobody takes a place over, which would be one failure too many.
+// Whether every place has a server. Another failure during a takeover would be one too
+// many.
 bool LastingHosts::AllAreKnown() const {
   const std::vector<ServerProcess*> serving = Serving();
   for (const JobView& job : parts_.control.View().jobs) {
-    if (job.phase == "waiting" || job.backups.empty()) return false;
+    if (job.phase == JobPhase::kWaiting || job.backups.empty()) return false;
     for (const BackupView& place : job.backups) {
       const auto is_it = [&](const ServerProcess* one) { return one->Is(place.server); };
       if (std::ranges::none_of(serving, is_it)) return false;
@@ -158,7 +198,7 @@ bool LastingHosts::AllAreKnown() const {
 }
 
 void LastingHosts::Kill(const Hosts& dying, Fate fate) {
-  if (crashes_ >= kMostCrashes || !MayDie(dying, fate)) return;
+  if (crashes_ >= kMaxCrashes || !MayDie(dying, fate)) return;
   ++crashes_;
   if (fate == Fate::kIsGone) is_alone_ = true;
   for (const size_t which : dying) {
@@ -172,7 +212,6 @@ void LastingHosts::Kill(const Hosts& dying, Fate fate) {
       unused_.push_back(std::move(node.unused));
     }
     host.nodes.clear();
-    // A journal that was not whole is of no use to anybody.
     const auto back = absl::Milliseconds(Between(parts_.random, 1, 3000));
     if (fate == Fate::kIsGone) {
       parts_.events.After(back, [this, engines = host.engines] { Add(engines); });
@@ -194,7 +233,7 @@ void LastingHosts::KillSome() {
   for (const size_t one : up) {
     if (how == 0) dying.insert(one);
   }
-  // A server and its neighbour, which may hold its backup; or one alone.
+  // Two hosts, of which one may hold the other's backup, or a single one.
   for (int i = how == 1 ? 2 : 1; i > 0 && how > 0; --i) {
     auto one = up.begin();
     std::advance(one, static_cast<long>(random() % up.size()));
@@ -206,7 +245,7 @@ void LastingHosts::KillSome() {
   const auto outputs = std::uniform_int_distribution<int>(0, 12)(random);
   const auto downtime = absl::Milliseconds(Between(random, 1, 2000));
   if (crashes) {
-    // Backups are lost with the coordinator: journals must be there.
+    // Backups do not survive a crash of the coordinator, so journals must be there.
     const CoordinatorView view = parts_.control.View();
     for (const JobView& job : view.jobs) {
       for (const BackupView& place : job.backups) {
@@ -219,7 +258,8 @@ void LastingHosts::KillSome() {
   if (crashes && crashes_ > before) parts_.control.CrashAfter(outputs, downtime);
 }
 
-// For all that is on it; backups that it holds are in memory.
+// Fills the disk of a host. The journals on it end. Backups that the host holds are in
+// memory, and stay.
 void LastingHosts::FillDisk(size_t which) {
   Host& host = *hosts_[which];
   if (host.nodes.empty() || host.disk.is_full) return;
@@ -227,7 +267,7 @@ void LastingHosts::FillDisk(size_t which) {
   for (const Node& node : host.nodes) {
     if (node.process->is_configured()) node.process->EndJournal();
   }
-  // All die about when the coordinator hears of it.
+  // All hosts die about when the coordinator learns of it.
   if (OneIn(parts_.random, 2)) {
     parts_.events.After(absl::Milliseconds(Between(parts_.random, 0, 6)), [this] {
       Hosts up;
@@ -254,7 +294,7 @@ void LastingHosts::PlanCrashes() {
     parts_.progress.Somewhere(absl::Milliseconds(400 << (random() % 5)),
                               [this] { KillSome(); });
   }
-  // The coordinator alone: backups are made anew, journals go on.
+  // Only the coordinator crashes: backups are made again, and journals continue.
   if (!OneIn(random, 3)) return;
   const auto downtime = absl::Milliseconds(Between(random, 1, 2000));
   const auto outputs = std::uniform_int_distribution<int>(0, 12)(random);

@@ -1,5 +1,5 @@
-// sim --start N --seeds M: runs M seeds from N on; a seed that fails is printed with the
-// command that repeats it. With --plant, what fails is what was to be found.
+// sim --start N --seeds M: runs M seeds from N on. Prints each seed that fails, with the
+// command that repeats it. With --plant a seed must fail, because it has a planted fault.
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
@@ -16,7 +16,7 @@
 namespace syncline::sim {
 namespace {
 
-// What is drawn by a seed.
+// The kind of run that a seed draws.
 struct Kind {
   std::string mode = "bsp";
   Restarts restarts = Restarts::kNone;
@@ -33,7 +33,7 @@ struct Kind {
   }
 };
 
-// Servers come back in mode bsp only.
+// Returns all kinds of runs. Servers can restart in mode bsp only.
 std::vector<Kind> AllKinds() {
   std::vector<Kind> kinds;
   for (const char* mode : {"bsp", "ssp", "asp", "quorum"}) {
@@ -55,7 +55,7 @@ struct Options {
   Kind kind = {};
   bool all_kinds = false;
   Fault fault = Fault::kNone;
-  uint64_t found_by = 0;  // seeds, of a fault
+  uint64_t found_by = 0;  // number of seeds that must find the planted fault
 };
 
 void AddOptions(CLI::App& app, Options& options) {
@@ -88,17 +88,29 @@ void AddOptions(CLI::App& app, Options& options) {
   app.add_flag("--all", options.all_kinds,
                "each seed in all modes, with and without restarts");
   static const std::map<std::string, Fault> kFaults = {
-      {"early", Fault::kPublishesEarly},    {"unsynced-view", Fault::kPublishesUnsynced},
-      {"generation", Fault::kStaleJournal}, {"behind", Fault::kStepBehind},
-      {"goes-on", Fault::kGoesOnAlone},     {"whole-early", Fault::kWholeEarly},
-      {"lost", Fault::kLosesRecord},        {"stale", Fault::kStaleBackup},
-      {"half", Fault::kHalfBackup},         {"dedupe", Fault::kCountsAgain},
-      {"fence", Fault::kNoFence},           {"term", Fault::kOldTerm},
-      {"ledger", Fault::kForgetsLedger},    {"unsynced", Fault::kGoesOnUnsynced},
-      {"prune", Fault::kPrunesEarly},       {"passes", Fault::kPassesOver},
-      {"staleness", Fault::kRunsAhead},     {"age", Fault::kWrongWeight},
-      {"deaf", Fault::kHearsNoLess},        {"push-twice", Fault::kPushesTwice},
-      {"view-twice", Fault::kViewsTwice},   {"late-drop", Fault::kDropsLate}};
+      {"early", Fault::kPublishesEarly},
+      {"unsynced-view", Fault::kPublishesUnsynced},
+      {"generation", Fault::kStaleJournal},
+      {"behind", Fault::kStepBehind},
+      {"goes-on", Fault::kGoesOnAlone},
+      {"whole-early", Fault::kWholeEarly},
+      {"lost", Fault::kLosesRecord},
+      {"stale", Fault::kStaleBackup},
+      {"half", Fault::kHalfBackup},
+      {"acks-on", Fault::kAcknowledgesOn},
+      {"dedupe", Fault::kCountsAgain},
+      {"fence", Fault::kNoFence},
+      {"term", Fault::kOldTerm},
+      {"ledger", Fault::kForgetsLedger},
+      {"unsynced", Fault::kGoesOnUnsynced},
+      {"prune", Fault::kPrunesEarly},
+      {"passes", Fault::kPassesOver},
+      {"staleness", Fault::kRunsAhead},
+      {"age", Fault::kWrongWeight},
+      {"deaf", Fault::kHearsNoLess},
+      {"push-twice", Fault::kPushesTwice},
+      {"view-twice", Fault::kViewsTwice},
+      {"late-drop", Fault::kDropsLate}};
   app.add_option("--plant", options.fault, "a fault, which is to be found")
       ->transform(CLI::CheckedTransformer(kFaults));
   app.add_option("--found-by", options.found_by,

@@ -27,7 +27,7 @@ std::vector<float> Travel(const Codec& codec, const EncodeContext& context,
   return received;
 }
 
-// Each life of a worker begins with nothing in its memory.
+// Each process of a worker starts without error feedback.
 PushOracle::PushOracle(const Options& options)
     : options_(options),
       residual_(options.elements),
@@ -38,7 +38,7 @@ PushOracle::TileNotes& PushOracle::NotesOf(const Tile& tile) {
   return notes_[tile.first / kTileElements];
 }
 
-// At a rate of 0 what is kept waits.
+// Whether the error feedback is added to the tile. At a learning rate of 0 it waits.
 bool PushOracle::Joins(const Tile& tile) {
   return Keeps() && (NotesOf(tile).rate == 0 || tile.rate > 0 || !options_.follows);
 }
@@ -116,7 +116,8 @@ std::vector<float> PushOracle::Send(const Tile& tile) {
   return received;
 }
 
-// All that is left to send, were there no more gradients: m u + m^2 u + ...
+// Returns everything that would still be sent without further gradients: the residual,
+// and with momentum m u + m^2 u + ...
 std::vector<float> PushOracle::Part(const Tile& tile) {
   const auto momentum = static_cast<float>(options_.transfer.memory.momentum);
   const float rest =

@@ -1,10 +1,10 @@
-// What servers make of what one life of a worker pushes of one tensor: its gradients, what
-// its memory has kept of earlier ones, and what of that goes with this one
-// (comm/compression/memory/gradient_memory.h has the formulas). In plain loops, tile by
-// tile, from the gradients that it wrote down.
+// An oracle for pushes. It computes the values that servers decode from the pushes of one
+// tensor by one process of a worker, from the recorded gradients. It keeps the error
+// feedback of earlier gradients (comm/compression/memory/gradient_memory.h has the
+// formulas), in plain loops, tile by tile.
 //
-// Where a codec is chosen by what was measured (push_codec=auto), what was sent is taken as
-// it is: the choice is not a function of gradients.
+// With push_codec=auto the oracle uses the values that were sent, because the choice of
+// the codec depends on measurements.
 //
 // Thread safety: none.
 #pragma once
@@ -26,18 +26,19 @@ class PushOracle {
     uint32_t tensor = 0;
     uint32_t elements = 0;
     uint64_t seed = 0;
-    bool follows = false;  // what is kept follows the learning rate
+    bool follows = false;  // error feedback follows the learning rate
   };
   explicit PushOracle(const Options& options);
 
-  // In the order of steps. `rate`: of the step. `is_late`: it did not count, and the worker
-  // took it back.
+  // kLate: the push did not count, and the worker took it back.
   enum class Fate { kCounts, kLate };
+  // Returns the values that servers receive. Call it in the order of steps. `rate` is the
+  // learning rate of the step.
   std::vector<float> Receive(const Reference::Push& push, uint64_t step, float rate,
                              Fate fate);
 
  private:
-  // What is kept of one tile beside its values.
+  // The units of one tile's error feedback, and the memory of its codec.
   struct TileNotes {
     float loss_scale = 1;
     float rate = 0;
@@ -52,7 +53,7 @@ class PushOracle {
     float rate = 0;
     float threshold = 0;
   };
-  // What is to be sent of it, and the velocity that it leaves.
+  // The values to send of a tile, and its velocity afterwards.
   struct Sum {
     std::vector<float> x = {};
     std::vector<float> velocity = {};
@@ -64,7 +65,7 @@ class PushOracle {
   }
   TileNotes& NotesOf(const Tile& tile);
   bool Joins(const Tile& tile);
-  // By what the residual is multiplied, so that it is in the units of the tile.
+  // Returns the factor that converts the residual to the units of the tile.
   float CarryOf(const Tile& tile);
   Sum Gather(const Tile& tile);
   std::vector<float> Send(const Tile& tile);
@@ -78,12 +79,13 @@ class PushOracle {
   std::vector<TileNotes> notes_;
 };
 
-// The bytes of values and what a receiver makes of them. What is lost stays in `values`.
+// Encodes the values, and returns what a receiver decodes. Leaves the difference in
+// `values`.
 std::vector<float> Travel(const Codec& codec, const EncodeContext& context,
                           std::span<float> values);
 
-// What a sum of contributions becomes where the transfer averages over senders: divided by
-// their weights, given for each element.
+// If the transfer averages over senders, divides each element of `sum` by the weights of
+// its senders.
 void DivideBySenders(const Transfer& transfer, std::span<const float> weights,
                      std::span<float> sum);
 

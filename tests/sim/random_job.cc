@@ -21,12 +21,12 @@ bool OneIn(Random& random, int n) {
 namespace {
 
 bool Takes(Random& random, const OptionSpec& spec) {
-  // Codecs by default leave out all tensors of a simulated size.
+  // The default of these would leave out all tensors of a simulated size.
   if (spec.name == "min_elements" || spec.name == "vectors") return true;
   return OneIn(random, 6);
 }
 
-// Not far from the default, where there is one, and in range.
+// Returns a value in range, near the default if there is one.
 double RandomValue(Random& random, const OptionSpec& spec) {
   if (spec.name == "min_elements") return OneIn(random, 2) ? 0 : 100;
   if (spec.kind == OptionKind::kFlag) return OneIn(random, 4) ? 0 : 1;
@@ -46,7 +46,8 @@ OptionValues RandomOptions(Random& random, std::span<const OptionSpec> specs) {
   return values;
 }
 
-// Draws until what is drawn may be; the last one is what always may be.
+// Draws until the result is allowed. After too many tries returns `otherwise`, which is
+// always allowed.
 template <typename Draw, typename MayBe>
 auto DrawUntil(const Draw& draw, const MayBe& may_be, decltype(draw()) otherwise) {
   for (int tries = 0; tries < 12; ++tries) {
@@ -62,7 +63,8 @@ bool IsValid(const TrainingSettings& training) {
   return TrainingPlan::Create(training, tensors).ok();
 }
 
-// Any that the registry knows. What matters for the simulation happens every few steps.
+// Returns any optimizer of the registry. Its intervals are a few steps, so that they
+// matter in a short run.
 OptimizerSettings RandomOptimizer(Random& random) {
   const auto names = OptimizerNames();
   OptimizerSettings optimizer = {.name = std::string(names[random() % names.size()])};
@@ -77,7 +79,7 @@ OptimizerSettings RandomOptimizer(Random& random) {
   return optimizer;
 }
 
-// Something of everything that a step is made of.
+// Returns random settings of everything that a step consists of.
 TrainingSettings RandomTraining(Random& random, uint64_t steps) {
   TrainingSettings training;
   training.optimizer = DrawUntil(
@@ -104,7 +106,7 @@ TrainingSettings RandomTraining(Random& random, uint64_t steps) {
   return IsValid(transformed) ? transformed : training;
 }
 
-// Any that the registry knows.
+// Returns any codec preset of the registry.
 std::string RandomCodec(Random& random) {
   const std::vector<TransferPreset> presets = TransferPresets();
   const TransferPreset& preset = presets[random() % presets.size()];
@@ -115,7 +117,7 @@ std::string RandomCodec(Random& random) {
     absl::StrAppend(&text, text.find(':') == std::string::npos ? ":" : ",",
                     std::string(option));
   };
-  // Words are not in the table of options.
+  // The table of options has numbers only, so options with words are added here.
   constexpr std::array<std::string_view, 3> kMemories = {"memory=none", "memory=ef",
                                                          "memory=dgc"};
   constexpr std::array<std::string_view, 3> kValues = {"values=int8", "values=bf16",
@@ -126,7 +128,7 @@ std::string RandomCodec(Random& random) {
   return text;
 }
 
-// Long runs are of small tensors.
+// Returns the size of a tensor. Long runs have small tensors.
 uint64_t RandomElements(Random& random, uint64_t steps) {
   if (steps > 24 || OneIn(random, 2)) return 300 + random() % 5000;
   return OneIn(random, 3) ? 2 * kTileElements + 5 : kTileElements + 17;
@@ -144,7 +146,7 @@ void DrawCodecs(Random& random, JobSpec& job) {
     with.settings.publish_codec = codec;
     return ValidateJob(with).ok();
   };
-  // Momentum on the workers takes the place of the optimizer's.
+  // Momentum on the workers replaces the optimizer's.
   if (job.training.aggregation == Aggregation::kRankOrder && OneIn(random, 16)) {
     job.settings.push_codec = "dgc:min_elements=0,vectors=1,ratio=0.05";
     const TrainingSettings drawn = job.training;
@@ -156,7 +158,7 @@ void DrawCodecs(Random& random, JobSpec& job) {
     job.training = drawn;
   }
   job.settings.push_codec = DrawUntil(draw, may_push, "bf16");
-  // Sums that do not depend on the order need values of few bits.
+  // On arrival, sums must not depend on the order, so values must have few bits.
   if (job.training.aggregation == Aggregation::kArrival) job.settings.push_codec = "fp32";
   job.settings.publish_codec = DrawUntil(draw, may_publish, "bf16");
 }
@@ -199,7 +201,7 @@ std::string Describe(const JobSpec& job, const RunSize& size) {
 JobSpec RandomJob(Random& random, const RunSize& size) {
   JobSpec job{.name = "sim", .workers = size.workers};
   job.training = RandomTraining(random, size.steps);
-  // One element, a few, a tile and a bit, two blocks.
+  // The sizes are one element, a few, a little more than a tile, or two blocks.
   job.tensors = {
       {.name = "embedding", .shape = {RandomElements(random, size.steps)}},
       {.name = "layer.weight", .shape = {12, 25}},
@@ -208,7 +210,7 @@ JobSpec RandomJob(Random& random, const RunSize& size) {
   for (uint64_t i = random() % 6; i > 0; --i) {
     job.tensors.push_back({.name = absl::StrCat("more.", i), .shape = {i, 30 + i}});
   }
-  // It steps in one direction for all tensors together.
+  // L-BFGS treats all tensors as one vector, so it allows no group options.
   if (job.training.optimizer.name == "lbfgs") job.tensors[2].group = {};
   if (OneIn(random, 4)) job.tensors[1].group.frozen = true;
   DrawCodecs(random, job);
@@ -219,8 +221,8 @@ bool NeedsDecisions(const JobSpec& job) {
   return (*TrainingPlan::Create(job.training, job.Trained()))->NeedsDecision();
 }
 
-// What workers keep follows the learning rate that they were told with a view, which may be
-// the one before.
+// Not if error feedback follows the learning rate: workers learn the rate with a view,
+// which may have the previous rate.
 bool TakesUpdates(const JobSpec& job) {
   const TrainingSettings& training = job.training;
   const SyncMode mode = training.sync();

@@ -1,4 +1,4 @@
-// What a seed draws of a job: something of everything that a step is made of.
+// Draws a job from a seed, with random settings of everything that a step consists of.
 #pragma once
 
 #include <cstdint>
@@ -16,16 +16,17 @@ using Random = std::mt19937_64;
 double Between(Random& random, double low, double high);
 bool OneIn(Random& random, int n);
 
-// How much of everything there is.
+// The number of workers, servers and steps of a run.
 struct RunSize {
   uint32_t workers = 3;
-  std::vector<uint32_t> engines = {1, 1};  // of each server
+  std::vector<uint32_t> engines = {1, 1};  // number of engines of each server
   uint64_t steps = 8;
 };
-// Most are small, so that many fit into the time; some pass what happens every 64 steps.
+// Returns a random size. Most runs are short, so that many fit into the time. Some have
+// more than 64 steps, to include what happens every 64 steps.
 RunSize RandomSize(Random& random);
 
-// For people who look for what failed.
+// Describes the job in words, to find out why a seed failed.
 std::string Describe(const JobSpec& job, const RunSize& size);
 
 JobSpec RandomJob(Random& random, const RunSize& size);

@@ -10,7 +10,7 @@ InprocOptions RandomNetwork(Random& random) {
   options.faults.min_delay = absl::Microseconds(10);
   options.faults.max_delay = absl::Microseconds(Between(random, 20, 5000));
   options.failure_delay = absl::Milliseconds(Between(random, 0, 50));
-  // As comm/transport/ucx does it.
+  // The same size as in comm/transport/ucx.
   if (OneIn(random, 2)) options.smallest_loan = 8192;
   return options;
 }

@@ -1,4 +1,4 @@
-// What a seed draws of a network: delays, how late deaths are heard of, and the cables
+// Draws a network from a seed: delays, the time until a death is noticed, and the cables
 // between workers and servers.
 #pragma once
 
@@ -11,15 +11,16 @@ namespace syncline::sim {
 
 InprocOptions RandomNetwork(Random& random);
 
-// Bytes per second, from 1 Mbit/s to 1 Gbit/s.
+// Returns bytes per second, from 1 Mbit/s to 1 Gbit/s.
 double RandomRate(Random& random);
 
-// Of one worker and one server; 0: no limit.
+// Bytes per second between one worker and one server; 0: no limit.
 struct Cable {
   double up = 0;
   double down = 0;
 };
-// By worker and server: fast enough not to matter, each worker's own, or one that is slow.
+// The cables by worker and server. Either all are fast enough not to matter, or each
+// worker has its own speed, or one of them is slow.
 using Cables = std::vector<std::vector<Cable>>;
 Cables RandomCables(Random& random, const RunSize& size);
 

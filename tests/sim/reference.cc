@@ -72,8 +72,8 @@ void Reference::Sent(const ContributionKey& key, uint32_t tensor, uint64_t first
   }
 }
 
-// Only what must be of that step: a worker that was dropped, and modes that go on without
-// one, may be answered later.
+// Keeps only answers that must be of this step. A worker that was dropped may be answered
+// later, and so may all workers in modes that continue without one.
 void Reference::Pulled(Pull pull) {
   if (job_.training.sync().skips_versions()) return;
   for (uint32_t block = 0; block < blocks_.size(); ++block) {
@@ -126,7 +126,7 @@ void Reference::Applied(const ShardApplied& applied) {
   for (const auto& contributor : applied.contributors) {
     const ContributionKey key{contributor.rank, contributor.incarnation, StepOf(applied)};
     const bool is_new_life = incarnations.insert(contributor.incarnation).second;
-    // What was added on arrival stays when its sender is replaced.
+    // With aggregation on arrival, a contribution stays if its sender is replaced.
     const bool may_repeat =
         contributor.parting || job_.training.aggregation == Aggregation::kArrival;
     const bool is_new_rank = may_repeat || ranks.insert(contributor.rank).second;
@@ -149,7 +149,8 @@ void Reference::Applied(const ShardApplied& applied) {
     Violate(absl::StrCat("block ", applied.block, " stepped without contributions"));
 }
 
-// In mode asp one contribution at a time, each life's in order and without a gap.
+// Checks an update in mode asp: it has at most one contribution, and those of each
+// incarnation come in order.
 void Reference::CheckArrival(const ShardApplied& applied) {
   const bool is_one = applied.arrival && applied.contributors.size() <= 1;
   if (!is_one) {
@@ -177,8 +178,9 @@ bool Reference::IsCounted(uint32_t block, const ContributionKey& key) const {
   return times == 1;
 }
 
-// What is handed over too late for one step goes to a later one; after the last step of all
-// there may be none.
+// Whether the error feedback that this worker sent when it left counts exactly once.
+// Error feedback that is too late for one step counts in a later one. After the last step
+// of the job there may be none.
 bool Reference::HasPartedOnce(uint32_t block, const ContributionKey& key) const {
   std::optional<uint64_t> last;
   for (const auto& [which, push] : pushes_) {

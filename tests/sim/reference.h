@@ -1,11 +1,13 @@
-// The oracle of the simulation: what the weights must be, from the accepted updates
-// alone.
+// The oracle of the simulation. It computes what the weights must be from the accepted
+// updates alone.
 //
-// Workers write down every gradient they push; shards write down which contributions each
+// Workers record every gradient that they push. Shards record which contributions each
 // step of each block consumed. From these two the reference computes the weights in one
 // process, tensor by tensor in plain loops, without shards, tiles, messages or epochs. It
-// also is the judge of exactly-once: nothing may be consumed that was not pushed, or
-// twice, or out of order.
+// also checks that each contribution counts exactly once: a shard must not consume
+// anything that was not pushed, or twice, or out of order.
+//
+// Thread safety: none.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +27,7 @@
 
 namespace syncline::sim {
 
-// One life of one worker at one step.
+// One incarnation of a worker at one step.
 struct ContributionKey {
   uint32_t rank = 0;
   uint32_t incarnation = 0;
@@ -41,92 +43,97 @@ class Reference {
  public:
   explicit Reference(const JobSpec& job);
 
-  // What a seeder sends for a block, and what the shard holds after it took a seed: which
-  // seeder wins is the shard's business, but it must be one of them, whole.
+  // Record what a seeder sends for a block, and what the shard holds after it accepted a
+  // seed. The shard may choose any seeder, but must hold one seeder's values completely.
   void SeedSent(uint32_t block, std::span<const float> values);
   void SeedHeld(uint32_t block, std::span<const float> values);
   struct Push {
     std::vector<float> gradient = {};
-    std::map<uint32_t, uint64_t> versions = {};  // that it was computed from, by block
+    // Versions of the weights that it was computed from, by block.
+    std::map<uint32_t, uint64_t> versions = {};
     uint32_t samples = 0;
     float loss_scale = 1;
     float rate_factor = 1;
-    bool parting = false;          // what compression had kept; without a gradient
-    std::vector<float> sent = {};  // as it was encoded; where that is not in the gradient
+    bool parting = false;  // error feedback of a worker that leaves, without a gradient
+    // The encoded values, if they do not follow from the gradient (push_codec=auto).
+    std::vector<float> sent = {};
   };
   void Pushed(const ContributionKey& key, uint32_t tensor, Push push);
-  // What was encoded of it, from that element on. The same, however often it is sent.
+  // Records the encoded values of a push from `first_element` on. A repetition must have
+  // the same values.
   void Sent(const ContributionKey& key, uint32_t tensor, uint64_t first_element,
             std::span<const float> values);
-  // A worker is about to push that step: it may be ahead of what all have contributed to by
-  // no more than `staleness`, the largest that it was told of since it pushed the one before.
+  // Checks how far a worker that is about to push this step is ahead. It may be at most
+  // `staleness` steps ahead of the last complete step. `staleness` is the largest value
+  // that the worker was told since it pushed the previous step.
   void Computed(uint32_t rank, uint32_t tensor, uint64_t step, uint64_t staleness);
-  // The servers said that they hold all of what this worker pushed at that step: it must
-  // be counted, whatever happens to the worker. Only for workers that leave; those that
-  // die take with them what was not complete.
+  // The servers confirmed that they hold everything that this worker pushed at this step.
+  // It must count, whatever happens to the worker. Only for workers that leave: if a
+  // worker dies, its contributions to incomplete steps are lost.
   void Promised(const ContributionKey& key) { promised_.push_back(key); }
-  // A shard told this worker that it holds its contribution to this block.
+  // A shard acknowledged this worker's contribution to this block.
   void Acknowledged(const ContributionKey& key, uint32_t block) {
     acknowledged_.emplace_back(key, block);
   }
-  // With a quorum: this worker was told, or knows, that what it pushed at that step does not
-  // count.
+  // With a quorum: this worker knows that its push at this step does not count.
   void Late(const ContributionKey& key) { late_.insert(key); }
-  // This life stayed to the end: all that was acknowledged to it must be counted.
+  // This incarnation stayed to the end: all its acknowledged contributions must count.
   void CheckAcknowledged(uint32_t rank, uint32_t incarnation);
-  // Notes what a shard did, and the first violation if it is one.
+  // Records an update of a shard, and a violation if it is not allowed.
   void Applied(const ShardApplied& applied);
 
-  // Averaged weights, or an array of the optimizer's state, as a worker got them before it
-  // pushed that step.
+  // Averaged weights or an array of optimizer state, which a worker fetched before it
+  // pushed this step.
   struct Pull {
     uint32_t rank = 0;
     uint64_t step = 0;
     uint32_t tensor = 0;
-    std::optional<uint32_t> array = {};  // nothing: averaged weights
+    std::optional<uint32_t> array = {};  // empty: averaged weights
     absl::Status status = {};
     std::vector<float> values = {};
   };
   void Pulled(Pull pull);
 
-  // Servers were told of new settings with that epoch, from a step on.
+  // Servers were told of new settings with this epoch, which hold from step `from` on.
   void Changed(uint64_t epoch, const TrainingSettings& training, uint64_t from);
 
-  // How far ahead workers may be that were told of that epoch, by what servers were told.
+  // Returns the staleness that servers were told for this epoch.
   uint64_t StalenessIn(uint64_t epoch) const;
 
-  // Nobody leaves a barrier before all are in it. One who begins later than that, as its
-  // welcome died with the coordinator, counts from its own first one; then nothing is judged.
+  // Check that no worker leaves a barrier before all are in it. A worker that begins
+  // after the first barrier (its welcome was lost with the coordinator) numbers barriers
+  // from its own first one. Then nothing is checked any more.
   void Began(uint32_t rank) { begun_.insert(rank); }
   void Entered(uint32_t rank, uint64_t barrier) { in_barrier_[barrier].insert(rank); }
   void Released(uint32_t rank, uint64_t barrier, size_t workers);
 
-  // A server came back with that version of a block: what it did since is undone, and was
-  // told to nobody. `held`: the highest that a worker has.
+  // A server came back with this version of a block. Its later updates are undone, and no
+  // worker may have seen them. `held` is the highest version that a worker has.
   void RolledBack(uint32_t block, uint64_t version, uint64_t held);
-  // Something else did not hold.
+  // Records another violation. Only the first one is kept.
   void Violate(std::string what);
 
-  // All tensors after `steps` steps, computed from scratch. Also finds steps that were
-  // skipped without reason, or not skipped.
+  // Computes all tensors after `steps` steps from the beginning. Also finds steps that
+  // were skipped without a reason, or not skipped although they should have been.
   struct Model {
     std::vector<std::vector<float>> weights = {};
-    std::vector<std::vector<float>> views = {};  // as workers hold them
+    std::vector<std::vector<float>> views = {};  // the weights as workers hold them
   };
   Model After(uint64_t steps);
 
   uint64_t version(uint32_t block) const { return applied_[block].size(); }
   const std::vector<BlockRange>& blocks() const { return blocks_; }
-  // Empty while all is well.
+  // Returns the first violation; empty: there was none.
   const std::string& violation() const { return violation_; }
 
  private:
   friend class Replay;
   void CheckPromises();
   bool HasPartedOnce(uint32_t block, const ContributionKey& key) const;
-  // With a quorum: a contribution is part of a step with all its blocks, or with none.
+  // Checks a job with a quorum: a contribution is part of a step with all its blocks or
+  // with none.
   void CheckSets();
-  // The contributor's own step, of what a shard applied.
+  // Returns the contributor's own step, which in mode asp differs from the shard's.
   static uint64_t StepOf(const ShardApplied& applied) {
     return applied.arrival ? applied.arrival->step : applied.step;
   }
@@ -142,12 +149,13 @@ class Reference {
   std::vector<ContributionKey> promised_;
   std::set<ContributionKey> late_;
   std::vector<std::pair<ContributionKey, uint32_t>> acknowledged_;
-  std::map<std::pair<uint32_t, uint32_t>, uint64_t> arrived_;  // by block and life
-  std::map<uint64_t, std::vector<Pull>> pulls_;                // by step
-  std::map<uint64_t, std::set<uint32_t>> in_barrier_;          // ranks, by barrier
-  std::set<uint32_t> begun_;                                   // ranks
-  bool barriers_are_even_ = true;  // all began before the first was over
-  // By epoch: settings and the step that they hold from.
+  // Mode asp: the last step that was counted, by block and incarnation.
+  std::map<std::pair<uint32_t, uint32_t>, uint64_t> arrived_;
+  std::map<uint64_t, std::vector<Pull>> pulls_;        // by step
+  std::map<uint64_t, std::set<uint32_t>> in_barrier_;  // ranks, by barrier
+  std::set<uint32_t> begun_;                           // ranks
+  bool barriers_are_even_ = true;  // all workers began before the first barrier ended
+  // By epoch: the step from which settings hold, and the settings.
   std::map<uint64_t, std::pair<uint64_t, TrainingSettings>> changes_;
   std::string violation_;
 };

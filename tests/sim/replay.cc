@@ -25,7 +25,7 @@ void ForEachTile(const BlockRange& range, const Visit& visit) {
   }
 }
 
-// As docs/modes.md has it, word by word.
+// Returns the weight of a contribution of this age, by the formula in docs/modes.md.
 double WeightOfAge(const OptionValues& options, uint64_t age) {
   const auto of = [&](const char* name, double otherwise) {
     const auto given = options.find(name);
@@ -45,7 +45,7 @@ float SignOf(float value) {
   return std::isnan(value) || value == 0 ? 0 : std::copysign(1.0f, value);
 }
 
-// Of votes, where infinity and NaN are left for the check.
+// Returns the sign of a vote. Keeps infinity and NaN for the later check.
 float FiniteSignOf(float value) {
   const bool is_finite = std::isfinite(value) && value != 0;
   return is_finite ? std::copysign(1.0f, value) : value;
@@ -95,7 +95,7 @@ Replay::Replay(Reference& reference)
   if (job_.training.ScalesLoss()) scaler_ = StartLossScaling(job_.training.loss_scaling);
 }
 
-// Later epochs have the last word.
+// Makes the plan of each step. Settings of later epochs override earlier ones.
 void Replay::MakePlans() {
   plans_[0] = *TrainingPlan::Create(job_.training, trained_);
   for (const auto& [epoch, change] : reference_.changes_) {
@@ -130,7 +130,8 @@ void Replay::Step(uint64_t step) {
   if (plan_->settings().Updates(step)) Update(step);
 }
 
-// In rank order, as shards say they did; on arrival, of numbers whose order changes nothing.
+// Adds the contributions to a block in the order that the shard reported. This is rank
+// order; with aggregation on arrival, the order does not matter for the values.
 void Replay::Add(uint32_t block, uint64_t version) {
   Block& own = blocks_[block];
   const ShardApplied& applied = reference_.applied_[block][version];
@@ -169,7 +170,7 @@ void Replay::Add(uint32_t block, uint64_t version) {
   own.parting_samples += parting_samples;
 }
 
-// Each life of a worker begins with nothing in its memory.
+// Each process of a worker starts without error feedback.
 void Replay::DecodePushes() {
   const bool follows = job_.training.optimizer.name == "sgd" &&
                        job_.training.gradient.empty() &&
@@ -194,7 +195,8 @@ void Replay::DecodePushes() {
   }
 }
 
-// As deltas, where the codec is lossy; the whole of it where one cannot be encoded.
+// Updates a view: by a delta if the codec compresses, as a whole if the delta cannot be
+// encoded.
 void Replay::Publish(uint32_t id, Deltas deltas, uint64_t revision) {
   const Block& block = blocks_[id];
   const uint32_t tensor = block.range.tensor;
@@ -317,7 +319,7 @@ void Replay::Update(uint64_t step) {
     if (!blocks_[id].is_trained || reference_.applied_[id][step].skipped) continue;
     const Block& block = blocks_[id];
     const bool deltas = transfers_[block.range.tensor].publish.CompressesAt(step);
-    // A delta brings the view nearer to weights that stayed as they were, too.
+    // A delta also brings the view nearer to weights that did not change.
     const bool is_nearer = kind == ContributionKind::kHessian && deltas;
     Publish(id, deltas ? Deltas::kYes : Deltas::kNo, block.updates + (is_nearer ? 1 : 0));
   }
@@ -379,7 +381,8 @@ void Replay::Arrive(uint32_t id) {
   Publish(id, Deltas::kNo, block.updates);
 }
 
-// A tensor that steps whole needs contributions to all its blocks.
+// Whether the block cannot step for lack of samples. A tensor whose blocks step together
+// needs contributions to all of them.
 bool Replay::LacksSamples(const Block& block) const {
   return std::ranges::any_of(blocks_, [&](const Block& other) {
     const bool together =

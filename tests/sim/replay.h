@@ -1,7 +1,9 @@
-// One process that does what all shards did together: whole tensors, step by step, from
-// the contributions that the shards say they counted. Formulas are the optimizers' own
-// (their oracles are elsewhere); who is summed, weighted, skipped and scaled is decided
-// here anew.
+// Computes in one process what all shards computed together: whole tensors, step by step,
+// from the contributions that the shards counted. It uses the optimizers' own code, which
+// has other oracles. It decides independently which contributions are summed, and how
+// they are weighted, skipped and scaled.
+//
+// Thread safety: none.
 #pragma once
 
 #include <cstdint>
@@ -22,27 +24,28 @@ class Replay {
   explicit Replay(Reference& reference);
 
   void Step(uint64_t step);
-  // Mode asp: all that the block has made of contributions, one by one.
+  // Mode asp: computes all updates of the block, one contribution after the other.
   void Arrive(uint32_t block);
   const std::vector<std::vector<float>>& weights() const { return weights_; }
-  // What a worker holds of them.
+  // Returns the weights as workers hold them.
   const std::vector<std::vector<float>>& views() const { return views_; }
 
  private:
   struct Block {
     BlockRange range = {};
-    // Of the update under way; those of parting workers count where there are no others.
+    // Samples of the update under way. Those of leaving workers count only if there are
+    // no others.
     double samples = 0;
     double parting_samples = 0;
     uint64_t updates = 0;
-    float rate_factor = 1;  // of the oldest contributor to the last step that had any
+    // The factor of the oldest contributor to the last step that had contributors.
+    float rate_factor = 1;
     bool is_trained = true;
   };
-  // What belongs to one tensor.
   struct Tensor {
     std::vector<float> sum = {};  // of the update under way
     std::vector<std::vector<float>> state = {};
-    std::vector<std::vector<std::byte>> stored = {};  // of slots that are not FP32
+    std::vector<std::vector<std::byte>> stored = {};  // state, in its stored type
     std::vector<float> factors = {};
     std::vector<double> figures = {};
     std::vector<double> transform_figures = {};
@@ -55,10 +58,10 @@ class Replay {
   }
   void CheckPull(const Reference::Pull& pull);
   std::optional<std::vector<float>> Expected(const Reference::Pull& pull);
-  // What servers make of each push.
+  // Computes the values that servers decode from each push.
   void DecodePushes();
   enum class Deltas { kNo, kYes };
-  // `revision`: of the weights, for what rounds at random.
+  // `revision` is the number of the weights, which stochastic rounding depends on.
   void Publish(uint32_t block, Deltas deltas, uint64_t revision);
   static std::span<float> PartOf(std::vector<std::vector<float>>& tensors,
                                  const BlockRange& range);
@@ -68,9 +71,9 @@ class Replay {
   static double Divisor(double samples, double parting_samples) {
     return samples > 0 ? samples : parting_samples;
   }
-  // Clip factor and whether to skip; advances the loss scale.
+  // Returns the clip factor; empty: the step is skipped. Advances the loss scale.
   std::optional<float> Decide(uint64_t step);
-  // `weight`: of the transformed gradient.
+  // `weight` is a factor of the transformed gradient.
   void Apply(uint32_t tensor, const BlockRange& range, const StepScalars& scalars,
              float weight = 1);
   void Load(uint32_t tensor);
@@ -83,7 +86,7 @@ class Replay {
   Reference& reference_;
   const JobSpec& job_;
   const std::vector<TrainedTensor> trained_;
-  // By the first step that they hold for, and the one of the step under way.
+  // Plans by the first step for which they hold, and the plan of the step under way.
   std::map<uint64_t, std::unique_ptr<const TrainingPlan>> plans_;
   const TrainingPlan* plan_ = nullptr;
   std::vector<Block> blocks_;
@@ -94,7 +97,7 @@ class Replay {
   std::map<std::pair<ContributionKey, uint32_t>, std::vector<float>> received_;
   std::vector<double> job_memory_;
   LossScalerState scaler_;
-  float loss_scale_ = 1;  // that the contributions of this update carry
+  float loss_scale_ = 1;  // of the contributions to this update
 };
 
 }  // namespace syncline::sim

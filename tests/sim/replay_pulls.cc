@@ -1,4 +1,4 @@
-// What workers pulled of averages and of the optimizer's state, and what it should have been.
+// Checks the averages and the optimizer state that workers pulled.
 #include <algorithm>
 #include <cmath>
 #include <string>
@@ -26,7 +26,7 @@ void Replay::CheckPull(const Reference::Pull& pull) {
   reference_.Violate(absl::StrCat(what, ", and got other values"));
 }
 
-// Nothing where the job keeps none.
+// Returns the values that the worker should have received; empty: the job keeps none.
 std::optional<std::vector<float>> Replay::Expected(const Reference::Pull& pull) {
   const auto slots = plan_->optimizer(pull.tensor).slots();
   const bool is_frozen = trained_[pull.tensor].group.frozen;

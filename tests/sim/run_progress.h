@@ -1,6 +1,6 @@
-// When something happens in a run: early, by the time, or once so much of the run is done.
-// So faults lie everywhere between the first hello and the last step, however long the run
-// is.
+// Plans events of a run: at an early time, or once a share of the steps is done. So
+// faults happen everywhere between the first hello and the last step, in runs of any
+// length.
 //
 // Thread safety: none.
 //
@@ -22,7 +22,8 @@ class RunProgress {
  public:
   RunProgress(EventQueue& events, Random& random) : events_(events), random_(random) {}
 
-  // In the first `early` of the time, or after a share of the steps that is drawn.
+  // Calls `fn` within the first `early` of the time, or after a random share of the
+  // steps.
   void Somewhere(absl::Duration early, std::function<void()> fn) {
     if (OneIn(random_, 2)) {
       events_.After(Between(random_, 0, 1) * early, std::move(fn));
@@ -31,7 +32,7 @@ class RunProgress {
     }
   }
 
-  // Shortly after that share of the steps was made.
+  // Calls `fn` shortly after this share of the steps was made.
   void After(double share, std::function<void()> fn) {
     later_.emplace(share, std::move(fn));
   }

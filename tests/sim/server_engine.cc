@@ -19,10 +19,10 @@
 namespace syncline::sim {
 namespace {
 
-// As an engine does.
+// The same period as that of an engine.
 constexpr absl::Duration kPumpPeriod = absl::Milliseconds(10);
 
-// NaN is NaN: floats are compared as bytes.
+// Compares floats as bytes, so that equal NaNs are equal.
 template <typename Number>
 bool SameBytes(const std::vector<Number>& a, const std::vector<Number>& b) {
   return std::ranges::equal(std::as_bytes(std::span(a)), std::as_bytes(std::span(b)));
@@ -78,8 +78,7 @@ void ServerEngine::Kill() {
 }
 
 std::optional<RecordSender::Progress> ServerEngine::backup() const {
-  if (records_ == nullptr) return std::nullopt;
-  return records_->progress();
+  return senders_.progress();
 }
 
 // ---- Its job ----
@@ -113,14 +112,18 @@ absl::StatusOr<uint64_t> ServerEngine::Configure(const ConfigureJob& configure,
   is_fenced_ = spec.IsJournaled() && spec.HasBackups();
   pair_ = configure.backup;
   is_stand_in_ = pair_.has_value();
-  // One that is restored gets a backup later.
+  // A restored shard gets its backup later.
   const bool has_backup = spec.HasBackups() && !pair_ && configure.restore_run.empty();
-  if (has_backup) records_ = std::make_unique<RecordSender>();
+  senders_.Clear();
+  if (has_backup) senders_.Begin();
+  begins_disk_ = true;
   sinks_ = RecordSinks(is_journaled_ && !pair_, has_backup);
   shard_ = *Shard::Create(options_, blocks_, pool_);
   workers_.clear();
   snapshot_.reset();
   has_ended_ = begins_anew_ = sync_fails_ = false;
+  has_given_up_ = acknowledges_on_ = false;
+  taken_over_.clear();
   ++journal_;
   if (!configure.restore_run.empty()) return Restore();
   *disk_ = {};
@@ -135,7 +138,7 @@ void ServerEngine::Drop() {
   has_ended_ = begins_anew_ = false;
   shard_.reset();
   workers_.clear();
-  records_.reset();
+  senders_.Clear();
   pair_.reset();
   answers_.reset();
 }
@@ -154,7 +157,8 @@ void ServerEngine::Tell() {
 void ServerEngine::Perform(const ShardOutput& output) {
   if (const auto* reply = std::get_if<ShardReply>(&output)) return Reply(*reply);
   if (const auto* applied = std::get_if<ShardApplied>(&output)) {
-    return parts_.reference.Applied(*applied);
+    if (!has_given_up_) parts_.reference.Applied(*applied);
+    return;
   }
   if (const auto* recorded = std::get_if<ShardRecorded>(&output)) {
     return Keep(recorded->record);
@@ -190,15 +194,20 @@ std::map<uint32_t, uint64_t> ShardDisk::Versions() const {
 
 void ServerEngine::Keep(std::shared_ptr<const ShardRecord> record) {
   const RecordSinks::Takers takers = sinks_.Take(*record);
-  if (takers.backup) records_->Take(*record);
-  if (takers.backup && parts_.fault == Fault::kPublishesEarly) {
-    After(absl::ZeroDuration(), [this] {
-      sinks_.Durable(RecordSinks::Sink::kBackup, ~uint64_t{0});
+  for (size_t slot = 0; slot < RecordSenders::kSlots; ++slot) {
+    if (!takers.backups[slot]) continue;
+    senders_.at(slot)->Take(*record);
+    if (parts_.fault != Fault::kPublishesEarly) continue;
+    After(absl::ZeroDuration(), [this, slot] {
+      sinks_.Durable(RecordSinks::BackupSink(slot), ~uint64_t{0});
       Tell();
     });
   }
-  // Without a journal for what is compared at the end.
-  if (is_journaled_ && !takers.journal) return;
+  // Without a journal, records are kept for the comparison at the end, but for states that
+  // only another backup needs.
+  const bool is_state = std::holds_alternative<BlockStateRecord>(record->what) ||
+                        std::holds_alternative<JobStateRecord>(record->what);
+  if (is_journaled_ ? !takers.journal : is_state && !begins_disk_) return;
   if (has_ended_) return;
   disk_->records.push_back(std::move(record));
   if (!is_journaled_) return;
@@ -209,7 +218,7 @@ void ServerEngine::Keep(std::shared_ptr<const ShardRecord> record) {
   SyncSoon();
 }
 
-// One after the other, each for all that came meanwhile.
+// Syncs run one after the other. Each includes all records that came before it started.
 void ServerEngine::SyncSoon() {
   if (std::exchange(syncs_, true)) return;
   const auto taken = static_cast<int64_t>(disk_->records.size()) - begun_at_;
@@ -255,7 +264,11 @@ absl::StatusOr<uint64_t> ServerEngine::Restore() {
   uint64_t lowest = ~uint64_t{0};
   for (const ShardBlock& block : blocks_) {
     const uint64_t version = shard_->block_version(block.block);
-    parts_.on_restored(block.block, version);
+    if (is_stand_in_ && pair_) {
+      taken_over_[block.block] = version;
+    } else {
+      parts_.on_restored(block.block, version);
+    }
     const bool is_frozen = options_.tensors[block.range.tensor].group.frozen;
     if (!is_frozen) lowest = std::min(lowest, version);
   }
@@ -305,7 +318,8 @@ absl::Status ServerEngine::Compare(const Shard& replayed) const {
   }
   const auto expected = shard_->Save();
   const auto got = replayed.Save();
-  // Somebody may have pushed what nobody waits for.
+  // Save fails if a step is incomplete. A worker may have pushed for such a step, without
+  // waiting for it.
   if (!expected.ok()) return absl::OkStatus();
   const bool is_same = got.ok() && SameBits(*got, *expected);
   return is_same ? absl::OkStatus()
@@ -324,7 +338,7 @@ void ServerEngine::Reply(const ShardReply& reply) {
     Pump(life);
     MessageHeader question = reply.header;
     question.kind = static_cast<uint16_t>(MessageKind::kPull);
-    question.flags = kFlagAnew;
+    question.flags = kFlagResend;
     worker->second->Ask(question);
   }
   Pump(life);

@@ -1,5 +1,5 @@
-// A server's journal, as Journal has it: it takes snapshots and deletes what is before them,
-// and when its disk has failed it begins anew.
+// The journal of a simulated server, which does what Journal does. It takes snapshots and
+// deletes the records before them. After its disk has failed, it starts again.
 #include <algorithm>
 #include <utility>
 #include <variant>
@@ -9,7 +9,7 @@
 namespace syncline::sim {
 namespace {
 
-// As ShardLog has it.
+// The same as in ShardLog.
 constexpr uint64_t kFurthestBehind = 2;
 
 }  // namespace
@@ -32,7 +32,7 @@ void ServerEngine::LoseJournal() {
   BeginPass();
 }
 
-// As a segment does, it cuts off what may not be on the disk.
+// Drops the records that may not be on the disk, as a segment does.
 void ServerEngine::LoseSync() {
   ShardDisk& disk = *disk_;
   if (parts_.fault == Fault::kGoesOnUnsynced) {
@@ -70,7 +70,7 @@ void ServerEngine::NoteRecord(std::shared_ptr<const ShardRecord>& kept) {
   if (is_before && parts_.fault == Fault::kPassesOver) kept = nullptr;
 }
 
-// The order takes a moment, in which records come.
+// The order takes some time, during which records arrive.
 void ServerEngine::SnapshotIfDue() {
   if (shard_ == nullptr || has_ended_ || begins_anew_ || snapshot_) return;
   if (since_snapshot_ < snapshot_every_) return;
@@ -93,7 +93,8 @@ void ServerEngine::TakeSnapshot(ShardBackUp::Kind order) {
   });
 }
 
-// On the disk all that trains has come so far that no block of the job is before `version`.
+// Whether all trained blocks have come so far on the disk that no block of the job is
+// before `version`.
 bool ServerEngine::ReachesFar(uint64_t version) const {
   const std::map<uint32_t, uint64_t> versions = disk_->Versions();
   return std::ranges::all_of(blocks_, [&](const ShardBlock& block) {
@@ -108,7 +109,8 @@ void ServerEngine::PruneIfSafe() {
   if (ReachesFar(snapshot_->version)) Prune();
 }
 
-// One without a backup counts at once: its states are synced when they are answered.
+// Reports that a restarted journal is complete, if that is safe. Without a backup it is
+// complete once it has all states, which are synced when they are answered.
 void ServerEngine::WholeIfSafe() {
   const bool is_early = parts_.fault == Fault::kWholeEarly && is_fenced_;
   if (!begins_anew_ || !(has_states_ || is_early)) return;

@@ -12,7 +12,8 @@
 namespace syncline::sim {
 namespace {
 
-// From each engine of a server to the one that holds its backup.
+// Visits the addresses of each engine of a server, and of the engine that holds its
+// backup.
 template <typename Visit>
 void ForEachCable(const ServerProcess& server, const ServerProcess& stand_in,
                   const Visit& visit) {
@@ -106,24 +107,79 @@ void ServerHosts::StartSpare() {
 }
 
 void ServerHosts::StartStandIn(const HoldBackup& hold, int host) {
+  SettleMoves();
   size_t place = 0;
   while (place < places() && (at(place) == nullptr || !at(place)->Is(hold.server))) {
     ++place;
   }
-  if (place == places()) return;  // it died meanwhile
+  if (place == places()) return;  // the server died meanwhile
   memories_.push_back(std::make_unique<Disk>());
   ServerProcess::Parts parts = PartsOf(*memories_.back(), host, hold.engines);
   parts.stand_in = {hold.job, hold.server, hold.order};
-  Placed& stand_in = stand_ins_[place];
-  Bury(stand_in.process);  // of the one before, or of the job before
+  parts.on_takes_over = [=, this, order = hold.order] { DisturbHandOver(place, order); };
+  parts.on_takes_place = [=, this, order = hold.order] { TakePlace(place, order); };
+  BuryStandIns(place, hold.server);
+  Placed& stand_in = stand_ins_[place].emplace_back();
   stand_in = {.process = std::make_unique<ServerProcess>(
                   std::move(parts), absl::StrCat("stand_in", hold.order)),
               .host = host,
-              .server = hold.server};
+              .server = hold.server,
+              .order = hold.order};
   if (!OneIn(parts_.random, 2)) return;
   const double bytes_per_second = 125e3 * std::pow(10, Between(parts_.random, 0, 3));
   ForEachCable(*at(place), *stand_in.process, [&](const auto& from, const auto& to) {
     parts_.network.SetRate(from, to, bytes_per_second);
+  });
+}
+
+void ServerHosts::BuryStandIns(size_t place, uint32_t server) {
+  const Placed* const present = BackupOf(place);
+  const bool is_known = parts_.control.IsUp();
+  for (Placed& one : stand_ins_[place]) {
+    const bool is_old = is_known && present != nullptr && &one != present;
+    if (one.server != server || is_old) Bury(one.process);
+  }
+  std::erase_if(stand_ins_[place],
+                [](const auto& one) { return one.process == nullptr; });
+}
+
+void ServerHosts::TakePlace(size_t place, uint32_t order) {
+  const auto stand_in = std::ranges::find(stand_ins_[place], order, &Placed::order);
+  if (stand_in == stand_ins_[place].end()) return;  // done already
+  ++moves_;
+  servers_[place].process->GiveUpPlace();
+  former_.push_back(std::move(servers_[place]));
+  servers_[place] = std::move(*stand_in);
+  stand_ins_[place].erase(stand_in);
+  parts_.on_new_process();
+}
+
+void ServerHosts::SettleMoves() {
+  for (const JobView& job : parts_.control.View().jobs) {
+    for (size_t place = 0; place < places(); ++place) {
+      const auto serves = [&](const Placed& stand_in) {
+        return std::ranges::any_of(job.backups, [&](const BackupView& backup) {
+          return stand_in.process->Is(backup.server);
+        });
+      };
+      const auto found = std::ranges::find_if(stand_ins_[place], serves);
+      if (found != stand_ins_[place].end()) TakePlace(place, found->order);
+    }
+  }
+}
+
+void ServerHosts::DisturbHandOver(size_t place, uint32_t order) {
+  const auto taker = std::ranges::find(stand_ins_[place], order, &Placed::order);
+  if (taker == stand_ins_[place].end() || OneIn(parts_.random, 3)) return;
+  const auto how = parts_.random() % 4;
+  const int host = how == 0 ? servers_[place].host : taker->host;
+  const auto outputs = std::uniform_int_distribution<int>(0, 12)(parts_.random);
+  const auto downtime = absl::Milliseconds(Between(parts_.random, 1, 2000));
+  parts_.events.After(absl::Milliseconds(Between(parts_.random, 0, 12)), [=, this] {
+    if (how <= 1) return KillHost(host);
+    if (how == 2) return LoseBackup(place);
+    const bool may_crash = parts_.control.IsUp() && IsEveryPlaceServed();
+    if (may_crash) parts_.control.CrashAfter(outputs, downtime);
   });
 }
 
@@ -154,7 +210,7 @@ void ServerHosts::Bury(std::unique_ptr<ServerProcess>& process) {
 }
 
 void ServerHosts::Kill(size_t which) {
-  // Before the coordinator knows of the journal there is nothing to come back to.
+  // Before the coordinator knows the journal, the server could not restore it.
   if (at(which) == nullptr || !at(which)->HasSynced() || !HasStepped()) return;
   Die(which);
 }
@@ -167,15 +223,15 @@ void ServerHosts::Die(size_t which) {
 }
 
 void ServerHosts::KillSoon(size_t which, absl::Duration within) {
-  constexpr int kMostCrashes = 8;  // of a run that is to end
-  if (!may_crash_ || crashes_ >= kMostCrashes) return;
+  constexpr int kMaxCrashes = 8;  // so that the run ends
+  if (!may_crash_ || crashes_ >= kMaxCrashes) return;
   parts_.events.After(Between(parts_.random, 0, 1) * within,
                       [this, which] { Kill(which); });
 }
 
 void ServerHosts::FailDisk(size_t which) {
   if (at(which) == nullptr || !at(which)->is_configured()) return;
-  // As a kill: before that there is nothing to come back to.
+  // The same condition as for a kill.
   const bool has_come_far = at(which)->HasSynced() && HasStepped();
   const bool is_planted = parts_.fault == Fault::kGoesOnUnsynced;
   if (has_come_far && (is_planted || OneIn(parts_.random, 2))) {
@@ -193,7 +249,7 @@ void ServerHosts::CheckPruned(size_t which, uint64_t version) {
   if (parts_.fault == Fault::kPrunesEarly) return;
   for (size_t place = 0; place < places(); ++place) {
     if (at(place) != nullptr && !at(place)->HasSynced())
-      continue;  // it has no journal now
+      continue;  // the place has no journal now
     for (const ShardDisk& disk : disks_[place].shards) {
       for (const auto& [block, durable] : disk.Versions()) {
         const bool is_trained = durable > 0;
@@ -206,50 +262,70 @@ void ServerHosts::CheckPruned(size_t which, uint64_t version) {
   }
 }
 
-bool ServerHosts::HasBackup(size_t place) const {
-  const Placed& stand_in = stand_ins_[place];
-  if (at(place) == nullptr || stand_in.process == nullptr || stand_in.has_lost_cable) {
-    return false;
-  }
+std::string ServerHosts::NameOf(int host) const {
+  const bool is_first = host < static_cast<int>(places());
+  return absl::StrCat(is_first ? "server" : "spare", host);
+}
+
+const ServerHosts::Placed* ServerHosts::BackupOf(size_t place) const {
+  if (at(place) == nullptr) return nullptr;
   for (const JobView& job : parts_.control.View().jobs) {
     for (const BackupView& backup : job.backups) {
-      const bool is_it = at(place)->Is(backup.server) && stand_in.server == backup.server;
-      if (is_it && job.phase != "waiting") return backup.lost.empty();
+      const bool is_it = at(place)->Is(backup.server) && backup.lost.empty();
+      if (!is_it || job.phase == JobPhase::kWaiting) continue;
+      for (const Placed& one : stand_ins_[place]) {
+        const bool holds =
+            one.server == backup.server &&
+            backup.holder.ends_with(absl::StrCat("(", NameOf(one.host), ")"));
+        if (holds && !one.has_lost_cable) return &one;
+      }
     }
   }
-  return false;
+  return nullptr;
+}
+
+ServerHosts::Placed* ServerHosts::BackupOf(size_t place) {
+  return const_cast<Placed*>(std::as_const(*this).BackupOf(place));
 }
 
 bool ServerHosts::MayDie(int host) const {
-  if (!parts_.control.IsUp()) return false;  // nobody knows who holds what
+  if (!parts_.control.IsUp()) return false;  // the coordinator must know the backups
   for (size_t place = 0; place < places(); ++place) {
-    // Of a server that is being replaced there is no other copy.
+    // A server that is being replaced has no other copy.
     if (at(place) == nullptr || !at(place)->is_configured()) return false;
     if (servers_[place].host != host) continue;
-    if (!HasBackup(place) || stand_ins_[place].host == host) return false;
+    if (BackupOf(place) == nullptr || BackupOf(place)->host == host) return false;
   }
   return HasStepped();
 }
 
 void ServerHosts::KillHost(int host) {
+  SettleMoves();
   if (!MayDie(host)) return;
   ++crashes_;
   if (spares_.contains(host)) Bury(spares_[host]);
   spares_.erase(host);
+  for (Placed& former : former_) {
+    if (former.host == host) Bury(former.process);
+  }
   for (size_t place = 0; place < places(); ++place) {
-    Placed& stand_in = stand_ins_[place];
-    if (stand_in.host == host) Bury(stand_in.process);
     Placed& server = servers_[place];
-    if (server.host != host) continue;
-    // What was on its way is lost, or arrives.
-    if (OneIn(parts_.random, 2)) {
-      ForEachCable(
-          *server.process, *stand_in.process,
-          [&](const auto& from, const auto& to) { parts_.network.Break(from, to); });
+    if (server.host == host) {
+      Placed& stand_in = *BackupOf(place);
+      // Records under way may be lost or arrive.
+      if (OneIn(parts_.random, 2)) {
+        ForEachCable(
+            *server.process, *stand_in.process,
+            [&](const auto& from, const auto& to) { parts_.network.Break(from, to); });
+      }
+      Bury(server.process);
+      server = std::move(stand_in);
     }
-    Bury(server.process);
-    server = std::move(stand_in);
-    stand_in = {};
+    for (Placed& one : stand_ins_[place]) {
+      if (one.host == host) Bury(one.process);
+    }
+    std::erase_if(stand_ins_[place],
+                  [](const auto& one) { return one.process == nullptr; });
   }
   parts_.on_new_process();
   parts_.events.After(absl::Milliseconds(Between(parts_.random, 1, 1000)),
@@ -267,12 +343,13 @@ bool ServerHosts::IsEveryPlaceServed() const {
       served += static_cast<size_t>(std::ranges::count_if(
           servers_, [&](const Placed& one) { return one.process->Is(backup.server); }));
     }
-    if (served == places() && job.phase != "waiting") return true;
+    if (served == places() && job.phase != JobPhase::kWaiting) return true;
   }
   return false;
 }
 
-// Before that a second death is one too many.
+// Crashes the coordinator once every place is served. Earlier, a second death would be
+// one too many.
 void ServerHosts::CrashCoordinatorOnceReplaced(int outputs) {
   if (IsEveryPlaceServed()) {
     return parts_.control.CrashAfter(outputs,
@@ -283,8 +360,9 @@ void ServerHosts::CrashCoordinatorOnceReplaced(int outputs) {
 }
 
 void ServerHosts::LoseBackup(size_t place) {
-  Placed& stand_in = stand_ins_[place];
-  if (at(place) == nullptr || stand_in.process == nullptr || !HasStepped()) return;
+  SettleMoves();
+  std::vector<Placed>& stand_ins = stand_ins_[place];
+  if (at(place) == nullptr || stand_ins.empty() || !HasStepped()) return;
   if (parts_.fault == Fault::kStaleBackup) {
     if (crashes_ > 0) return;
     at(place)->GoOnWithoutBackup();
@@ -292,6 +370,8 @@ void ServerHosts::LoseBackup(size_t place) {
                         [this, place] { KillHostOf(place); });
     return;
   }
+  // The first one has the backup, if any has it.
+  Placed& stand_in = stand_ins[parts_.random() % stand_ins.size()];
   stand_in.has_lost_cable = true;
   const bool both_ways = OneIn(parts_.random, 2);
   ForEachCable(*at(place), *stand_in.process, [&](const auto& from, const auto& to) {
@@ -313,7 +393,14 @@ void ServerHosts::PlanBackups() {
     parts_.progress.Somewhere(absl::Milliseconds(300 << (random() % 5)),
                               [=, this] { LoseBackup(loses); });
   }
-  const int all = parts_.fault == Fault::kHalfBackup ? 500 : 24;  // that one is over soon
+  // Spare hosts join before any server has died.
+  for (uint64_t joins = random() % 3; joins > 0; --joins) {
+    parts_.progress.Somewhere(absl::Milliseconds(300 << (random() % 4)), [this] {
+      if (HasStepped()) StartSpare();
+    });
+  }
+  // A half backup exists for a short time only, so that fault needs many tries.
+  const int all = parts_.fault == Fault::kHalfBackup ? 500 : 24;
   for (int tries = 0; tries < all; ++tries) {
     const size_t which = OneIn(random, 2) ? dies : random() % places();
     parts_.progress.Somewhere(absl::Milliseconds(400 << (random() % 5)),
@@ -321,7 +408,7 @@ void ServerHosts::PlanBackups() {
   }
 }
 
-// One of them, or all at once; some of them over and over.
+// Plans that one server dies or all at once, some of them several times.
 void ServerHosts::PlanCrashes(Restarts restarts) {
   if (lasting_ != nullptr) return lasting_->PlanCrashes();
   if (restarts == Restarts::kBackups) return PlanBackups();

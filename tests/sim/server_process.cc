@@ -7,34 +7,12 @@
 #include "absl/strings/str_cat.h"
 #include "comm/base/check.h"
 #include "comm/base/status.h"
+#include "server/machine/server_progress.h"
 
 namespace syncline::sim {
 namespace {
 
-// As server/service/progress_convert.h has it.
-void AddProgress(const ShardProgress& shard, JobProgress& job) {
-  // One without blocks that are trained has no step.
-  if (shard.trained > 0) {
-    job.step = job.trained == 0 ? shard.step : std::min(job.step, shard.step);
-  }
-  job.trained += shard.trained;
-  job.undecided += shard.undecided;
-  job.unseeded += shard.unseeded;
-  job.completed += shard.completed;
-  for (const ShardProgress::Member& member : shard.members) {
-    auto place = std::ranges::lower_bound(job.members, member.rank, {},
-                                          &JobProgress::Member::rank);
-    if (place == job.members.end() || place->rank != member.rank) {
-      place = job.members.insert(place, {.rank = member.rank});
-    }
-    place->owed += member.owed;
-    place->waits += member.waits;
-    place->contributed += member.contributed;
-    place->moved += member.moved;
-  }
-}
-
-// Takes the engine out of those that are waited for.
+// Removes the engine from `waiting`, and returns whether it was the last.
 bool WasLast(std::set<uint32_t>& waiting, uint32_t engine) {
   return waiting.erase(engine) > 0 && waiting.empty();
 }
@@ -44,6 +22,10 @@ bool WasLast(std::set<uint32_t>& waiting, uint32_t engine) {
 ServerProcess::ServerProcess(Parts parts, std::string name)
     : parts_(std::move(parts)),
       name_(std::move(name)),
+      machine_({.engines = parts_.engines,
+                .name = name_,
+                .has_journal_directory = parts_.host_disk != nullptr,
+                .is_stand_in = parts_.stand_in.has_value()}),
       random_(parts_.seed),
       session_key_(random_()) {
   parts_.disk.shards.resize(parts_.engines);
@@ -59,8 +41,14 @@ ServerProcess::ServerProcess(Parts parts, std::string name)
         .fault = parts_.fault,
         .on_restored = parts_.on_restored,
         .on_output = [this, i](const ShardOutput& output) { OnOutput(i, output); },
-        .on_backed_up = [this, i] { OnBackedUp(i); },
-        .on_backup_lost = [this](const std::string& why) { SayLost(why); },
+        .on_backed_up =
+            [this, i](uint64_t session_key) {
+              Tell(machine_.Report(BackupFilled{i, job_, session_key}));
+            },
+        .on_backup_lost =
+            [this](uint64_t key, const std::string& why) {
+              if (configured_) Tell(machine_.Report(BackupFailed{job_, key, why}));
+            },
         .on_snapshot = parts_.on_snapshot,
         .on_pruned = parts_.on_pruned,
         .on_whole =
@@ -79,11 +67,11 @@ ServerProcess::ServerProcess(Parts parts, std::string name)
 void ServerProcess::Attach() {
   connection_ = parts_.control.Attach(
       {.on_message = [this](const CoordinatorBody& body) { OnControl(body); },
-       // The one before it is still taken for alive.
+       // The coordinator still considers the previous process alive.
        .on_end =
            [this](const absl::Status&) {
-             if (parts_.stand_in) return EndStandIn();
-             SYNCLINE_CHECK(!identity_);
+             if (parts_.stand_in) return PerformAll(machine_.Apply(LinkLost{}));
+             SYNCLINE_CHECK(!machine_.identity());
              After(parts_.heartbeat_interval, [this] { OnLost(); });
            },
        .on_lost = [this] { OnLost(); }});
@@ -104,6 +92,7 @@ void ServerProcess::Kill() {
 void ServerProcess::EndJournal() {
   if (!configured_ || !without_journal_.empty()) return;
   without_journal_ = AllEngines();
+  ++journal_endings_;
   for (const auto& engine : engines_) engine->EndJournal();
 }
 
@@ -146,28 +135,30 @@ absl::Status ServerProcess::CheckRecords() {
   return absl::OkStatus();
 }
 
-// ---- What it says ----
+// ---- Messages to the coordinator ----
 
-// As ServerNode does.
 void ServerProcess::OnLost() {
   Attach();
   parts_.control.Send(connection_, MakeHello());
-  for (const BlockFigures& figures : memory_.undecided()) {
-    parts_.control.Send(connection_, figures);
-  }
-  for (const StepHeld& held : memory_.unclosed()) parts_.control.Send(connection_, held);
-  SayJournal();
+  for (MemberBody& said : machine_.Unanswered()) Tell(std::move(said));
+}
+
+void ServerProcess::Tell(std::optional<MemberBody> said) {
+  if (said) parts_.control.Send(connection_, *std::move(said));
 }
 
 ServerHello ServerProcess::MakeHello() const {
   ServerHello hello = {.name = name_,
                        .shard_addresses = addresses(),
                        .lanes = "inproc",
-                       .identity = identity_};
+                       .identity = machine_.identity(),
+                       .held = machine_.Held()};
   hello.stand_in = parts_.stand_in;
   hello.session_key = session_key_;
-  if (configured_) hello.held.push_back(memory_.Describe(job_));
-  if (configured_ && HasRun()) hello.held.back().run = "run";
+  hello.feeds_two_backups = true;
+  for (HeldJob& held : hello.held) {
+    if (Has(held.job) && HasRun()) held.run = "run";
+  }
   if (!parts_.disk.job.empty()) {
     JournaledRun run = {parts_.disk.job, "run", {}};
     for (uint32_t i = 0; i < parts_.engines; ++i) {
@@ -196,93 +187,71 @@ JobProgress ServerProcess::Progress() {
   return progress;
 }
 
-// ---- What the coordinator says ----
+// ---- Messages of the coordinator ----
 
 void ServerProcess::OnControl(const CoordinatorBody& body) {
-  if (const auto* configure = std::get_if<ConfigureJob>(&body)) BuildSoon(*configure);
-  if (const auto* welcome = std::get_if<ServerWelcome>(&body)) {
-    identity_ = {welcome->server, welcome->incarnation};
+  if (const auto* configure = std::get_if<ConfigureJob>(&body)) ordered_ = *configure;
+  const auto* commit = std::get_if<CommitEpoch>(&body);
+  if (commit != nullptr && commit->training) {
+    parts_.reference.Changed(commit->epoch, *commit->training, commit->training_from);
   }
-  if (const auto* drop = std::get_if<DropJob>(&body)) return OnDrop(*drop);
-  OnBackup(body);
-  if (const auto* prepare = std::get_if<PrepareEpoch>(&body)) {
-    memory_.Prepare(prepare->epoch);
-    prepared_epoch_ = prepare->epoch;
-    preparing_ = AllEngines();
-    next_step_ = 0;
-    if (parts_.fault == Fault::kNoFence) {
-      for (const auto& engine : engines_) {
-        next_step_ = std::max(next_step_, engine->shard().Progress().step);
-      }
-      parts_.control.Send(connection_, EpochPrepared{job_, prepare->epoch, next_step_});
-      return;
-    }
-    RunAll(ShardPrepare{prepare->epoch});
-  }
-  if (const auto* commit = std::get_if<CommitEpoch>(&body)) {
-    committed_epoch_ = commit->epoch;
-    if (later_journal_) {
-      allowed_journal_ = std::exchange(later_journal_, std::nullopt);
-      TryJournal();
-    }
-    if (commit->training) {
-      parts_.reference.Changed(commit->epoch, *commit->training, commit->training_from);
-    }
-    committing_ = AllEngines();
-    ShardCommit input{.epoch = commit->epoch,
-                      .training = commit->training,
-                      .training_from = commit->training_from};
-    for (const MemberRecord& member : commit->members) {
-      input.members.push_back(
-          {member.rank, member.incarnation, member.first_step, member.session_key});
-    }
-    RunAll(input);
-  }
-  if (const auto* closed = std::get_if<StepClosed>(&body)) {
-    memory_.Close(*closed);
-    RunAll(ShardClosed{closed->step, closed->incarnations});
-  }
-  if (const auto* decision = std::get_if<StepDecision>(&body)) {
-    memory_.Decide(*decision);
-    const Decision& what = decision->decision;
-    RunAll(ShardDecision{.step = decision->step,
-                         .gradient_scale = what.gradient_scale,
-                         .verdict = what.skip ? ShardDecision::Verdict::kSkip
-                                              : ShardDecision::Verdict::kApply,
-                         .loss_scale = what.loss_scale,
-                         .figures = what.figures});
+  TakePlaceIfTold(body);
+  PerformAll(machine_.Apply(body));
+}
+
+// Only the server that has the place is told of steps to come.
+void ServerProcess::TakePlaceIfTold(const CoordinatorBody& body) {
+  const bool is_told = std::holds_alternative<PrepareEpoch>(body) ||
+                       std::holds_alternative<CommitEpoch>(body) ||
+                       std::holds_alternative<StepDecision>(body);
+  if (!is_told || !takes_over_) return;
+  parts_.on_takes_place();
+  takes_over_ = false;
+  for (const auto& engine : engines_) engine->TakePlace();
+}
+
+// ---- What the machine orders ----
+
+void ServerProcess::PerformAll(const ServerOutputs& outputs) {
+  for (const ServerOutput& output : outputs) {
+    std::visit([this](const auto& order) { this->Perform(order); }, output);
   }
 }
 
-void ServerProcess::OnDrop(const DropJob& drop) {
-  if (drop.job == building_) building_.reset();
-  if (drop.job != job_) return;
-  configured_ = takes_records_ = false;
-  without_journal_.clear();
-  ForgetJournal();
-  for (const auto& engine : engines_) engine->Drop();
+void ServerProcess::Perform(const Say& say) { Tell(say.body); }
+
+void ServerProcess::Perform(const Misdirected& /*message*/) {
+  SYNCLINE_CHECK(false);  // the coordinator says nothing to servers that is for workers
 }
 
-// The memory of a job takes time, and what is said of the job meanwhile finds nothing.
-void ServerProcess::BuildSoon(const ConfigureJob& configure) {
-  building_ = configure.job;
+// Taking a job's memory takes time, and orders that come meanwhile find no shards.
+void ServerProcess::Perform(const BuildShards& build) {
+  building_ = build;
   const int micros = std::uniform_int_distribution<int>(10, 30000)(random_);
-  After(absl::Microseconds(micros), [this, configure] {
-    if (building_ == configure.job) Configure(configure);
+  After(absl::Microseconds(micros), [this, order = build.order, configure = *ordered_] {
+    if (building_ && building_->order == order) Configure(order, configure);
   });
 }
 
-void ServerProcess::Configure(const ConfigureJob& configure) {
-  job_ = configure.job;
-  memory_ = {};
+void ServerProcess::Configure(uint64_t order, const ConfigureJob& configure) {
+  building_.reset();
   const JobSpec& spec = configure.declared->spec;
+  job_ = configure.job;
   first_shard_ = configure.first_shard;
   ForgetJournal();
+  has_given_up_ = false;
+  const absl::StatusOr<uint64_t> step = Build(configure);
+  configured_ = step.ok();
+  const bool is_restored = !configure.restore_run.empty();
+  if (is_restored && spec.HasBackups() && spec.IsJournaled()) machine_.ExpectBackup(job_);
+  PerformAll(machine_.Apply(ShardsBuilt{job_, order, step.status(), step.value_or(0)}));
+}
+
+// Returns the lowest version of its trained blocks.
+absl::StatusOr<uint64_t> ServerProcess::Build(const ConfigureJob& configure) {
+  const JobSpec& spec = configure.declared->spec;
   if (parts_.host_disk != nullptr && !configure.backup) {
-    const absl::Status opened = OpenJournal(configure);
-    if (!opened.ok()) {
-      return parts_.control.Send(connection_, ConfigureFailed{job_, opened});
-    }
+    SYNCLINE_RETURN_IF_ERROR(OpenJournal(configure));
   } else if (configure.restore_run.empty()) {
     parts_.disk.job = spec.IsJournaled() ? spec.name : "";
     parts_.disk.first_shard = configure.first_shard;
@@ -290,21 +259,53 @@ void ServerProcess::Configure(const ConfigureJob& configure) {
   takes_records_ = configure.backup.has_value();
   uint64_t step = ~uint64_t{0};
   for (uint32_t i = 0; i < parts_.engines; ++i) {
-    const auto begins = engines_[i]->Configure(configure, configure.first_shard + i);
-    if (!begins.ok()) {
-      return parts_.control.Send(connection_, ConfigureFailed{job_, begins.status()});
-    }
-    step = std::min(step, *begins);
+    SYNCLINE_ASSIGN_OR_RETURN(
+        const uint64_t begins,
+        engines_[i]->Configure(configure, configure.first_shard + i));
+    step = std::min(step, begins);
   }
-  configured_ = true;
-  parts_.control.Send(connection_, JobConfigured{job_, step});
+  return step;
+}
+
+void ServerProcess::Perform(const DropShards& drop) {
+  if (building_ && drop.job == building_->job) building_.reset();
+  if (drop.job == job_) ForgetJob();
+}
+
+void ServerProcess::Perform(const DropAllShards& /*drop*/) {
+  building_.reset();
+  ForgetJob();
+}
+
+void ServerProcess::ForgetJob() {
+  configured_ = takes_records_ = takes_over_ = false;
+  without_journal_.clear();
+  ForgetJournal();
+  for (const auto& engine : engines_) engine->Drop();
+}
+
+// A stand-in's node ends, and with it its link.
+void ServerProcess::Perform(const EndNode& /*end*/) {
+  parts_.control.Break(connection_);
+  PerformAll(machine_.Apply(LinkLost{}));
+}
+
+void ServerProcess::Perform(const ToShards& order) {
+  if (!Has(order.job)) return;
+  const auto* prepare = std::get_if<ShardPrepare>(&order.input);
+  if (prepare == nullptr || parts_.fault != Fault::kNoFence) return RunAll(order.input);
+  // A planted fault: the shards do not hear that they must make no further steps.
+  for (uint32_t i = 0; i < parts_.engines; ++i) {
+    const uint64_t step = engines_[i]->shard().Progress().step;
+    OnOutput(i, ShardPrepared{prepare->epoch, step});
+  }
 }
 
 void ServerProcess::RunAll(const ShardInput& input) {
   for (const auto& engine : engines_) engine->Run(input);
 }
 
-// ---- What the engines answer ----
+// ---- Answers of the engines ----
 
 std::set<uint32_t> ServerProcess::AllEngines() const {
   std::set<uint32_t> all;
@@ -313,86 +314,50 @@ std::set<uint32_t> ServerProcess::AllEngines() const {
 }
 
 void ServerProcess::OnOutput(uint32_t engine, const ShardOutput& output) {
-  if (const auto* prepared = std::get_if<ShardPrepared>(&output)) {
-    if (prepared->epoch != prepared_epoch_) return;
-    next_step_ = std::max(next_step_, prepared->next_step);
-    if (!WasLast(preparing_, engine)) return;
-    parts_.control.Send(connection_, EpochPrepared{job_, prepared->epoch, next_step_});
-  }
-  if (const auto* committed = std::get_if<ShardCommitted>(&output)) {
-    if (committed->epoch != committed_epoch_ || !WasLast(committing_, engine)) return;
-    memory_.Commit(committed->epoch);
-    parts_.control.Send(connection_,
-                        EpochCommitted{job_, committed->epoch, HasRun() ? "run" : ""});
-  }
-  if (const auto* figures = std::get_if<ShardFigures>(&output)) {
-    const BlockFigures report = {job_, figures->block, figures->step, figures->figures};
-    memory_.Report(report);
-    parts_.control.Send(connection_, report);
-  }
-  if (const auto* held = std::get_if<ShardHeld>(&output)) {
-    const uint32_t shard = engines_[engine]->number();
-    const StepHeld report = {job_, shard, held->step, held->incarnations};
-    memory_.Hold(report);
-    parts_.control.Send(connection_, report);
-  }
+  Tell(machine_.Report(EngineOutput{engine, job_, output, HasRun() ? "run" : ""}));
 }
 
 // ---- Backups ----
 
-void ServerProcess::OnBackup(const CoordinatorBody& body) {
-  if (const auto* hold = std::get_if<HoldBackup>(&body)) parts_.on_hold(*hold);
-  if (!configured_) return;
-  if (const auto* at = std::get_if<BackupAt>(&body)) SendRecords(*at);
-  if (std::holds_alternative<BackupGone>(body)) GoOnWithoutBackup();
-  if (const auto* take = std::get_if<syncline::TakeOver>(&body)) TakeOver(*take);
-  if (const auto* gone = std::get_if<JournalGone>(&body)) OnGone(*gone);
+void ServerProcess::Perform(const StartStandIn& stand_in) {
+  parts_.on_hold(stand_in.hold);
 }
 
-void ServerProcess::SendRecords(const BackupAt& at) {
-  SYNCLINE_CHECK(at.addresses.size() == engines_.size());
-  backup_key_ = at.pair.session_key;
-  if (at.anew) {
-    says_loss_ = true;
-    backing_up_ = AllEngines();
-  }
+void ServerProcess::Perform(const SendRecords& records) {
+  if (!Has(records.at.job)) return;
   for (size_t i = 0; i < engines_.size(); ++i) {
-    engines_[i]->SendRecords(at.addresses[i], at);
+    engines_[i]->SendRecords(records.at.addresses[i], records.at);
   }
 }
 
-void ServerProcess::OnBackedUp(uint32_t engine) {
-  if (!WasLast(backing_up_, engine)) return;
-  parts_.control.Send(connection_, BackedUp{job_, backup_key_});
+void ServerProcess::Perform(const StopRecords& records) {
+  if (!Has(records.job)) return;
+  for (const auto& engine : engines_) engine->StopRecords(records.session_key);
 }
 
 void ServerProcess::GoOnWithoutBackup() {
-  for (const auto& engine : engines_) engine->StopRecords();
+  for (const auto& engine : engines_) engine->StopRecords(0);
 }
 
-void ServerProcess::SayLost(const std::string& why) {
-  if (!configured_ || !std::exchange(says_loss_, false)) return;
-  parts_.control.Send(connection_, BackupLost{job_, why});
+void ServerProcess::GiveUpPlace() {
+  has_given_up_ = true;
+  for (const auto& engine : engines_) engine->GiveUpPlace();
 }
 
-void ServerProcess::TakeOver(const syncline::TakeOver& take) {
+void ServerProcess::Perform(const FinishBackup& finish) {
+  if (!Has(finish.job)) return;
   takes_records_ = false;
-  if (!take.run.empty()) later_journal_ = take.generation;
+  takes_over_ = true;
+  absl::Status status;
   uint64_t lowest = ~uint64_t{0};
   for (const auto& engine : engines_) {
     const absl::StatusOr<uint64_t> step = engine->TakeOver();
-    if (!step.ok()) {
-      return parts_.control.Send(connection_, ConfigureFailed{job_, step.status()});
-    }
+    status.Update(step.status());
+    if (!status.ok()) break;
     lowest = std::min(lowest, *step);
   }
-  parts_.control.Send(connection_, JobConfigured{job_, lowest});
-}
-
-// The coordinator wants it no more.
-void ServerProcess::EndStandIn() {
-  configured_ = takes_records_ = false;
-  for (const auto& engine : engines_) engine->Drop();
+  PerformAll(machine_.Apply(ShardsBuilt{job_, finish.order, status, lowest}));
+  if (status.ok()) parts_.on_takes_over();
 }
 
 }  // namespace syncline::sim

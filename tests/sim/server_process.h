@@ -1,5 +1,5 @@
-// A server of the simulation, as ServerNode is one: its engines behind a simulated control
-// stream, one job.
+// A server of the simulation: the real ServerMachine, with simulated engines, disk and
+// control stream around it. It has one job at a time.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@
 
 #include "comm/codec/codec.h"
 #include "comm/transport/inproc/inproc.h"
-#include "server/coordinator/held_job.h"
+#include "server/machine/server_machine.h"
 #include "tests/sim/control_plane.h"
 #include "tests/sim/reference.h"
 #include "tests/sim/server_engine.h"
@@ -26,20 +26,21 @@ namespace syncline::sim {
 
 // A server's disk, which outlives its process.
 struct Disk {
-  std::string job = {};  // whose records they are; empty: none
+  std::string job = {};  // the job of the records; empty: there are none
   uint32_t first_shard = 0;
-  std::vector<ShardDisk> shards = {};  // of its engines
+  std::vector<ShardDisk> shards = {};  // one for each engine
 };
 
-// A journal of one place, of jobs that have backups, too.
+// A journal of one place, for jobs that also have backups.
 struct JournalDisk {
   uint32_t generation = 0;
   bool is_whole = false;
-  std::vector<ShardDisk> shards = {};  // of the place's engines
+  std::vector<ShardDisk> shards = {};  // one for each engine of the place
 };
-// All that a host's disk has, which outlives all of its processes.
+// The disk of a host, which outlives all of the host's processes.
 struct HostDisk {
-  std::map<uint32_t, std::vector<std::shared_ptr<JournalDisk>>> places = {};  // by shard
+  // Journals by the first shard of their place.
+  std::map<uint32_t, std::vector<std::shared_ptr<JournalDisk>>> places = {};
   bool is_full = false;
 };
 
@@ -55,46 +56,56 @@ class ServerProcess {
     absl::Duration heartbeat_interval;
     uint32_t engines = 1;
     Disk& disk;
-    uint64_t seed = 0;  // how long its disk takes, and building
-    // A block is back from the disk, at that version.
+    uint64_t seed = 0;  // of the times that its disk and Configure take
+    // A block was restored from the disk, at this version.
     std::function<void(uint32_t block, uint64_t version)> on_restored = [](uint32_t,
                                                                            uint64_t) {};
-    // It is to start a stand-in.
+    // The server must start a stand-in.
     std::function<void(const HoldBackup&)> on_hold = [](const HoldBackup&) {};
-    // Of its journal: a snapshot begins, or what precedes one of that version is gone.
+    // A stand-in is told to take over, and later that it has the place.
+    std::function<void()> on_takes_over = [] {};
+    std::function<void()> on_takes_place = [] {};
+    // The journal begins a snapshot, or deleted what precedes one of this version.
     std::function<void()> on_snapshot = [] {};
     std::function<void(uint64_t version)> on_pruned = [](uint64_t) {};
-    std::function<void()> on_lost_sync = [] {};         // it is to be killed
-    std::optional<StandInFor> stand_in = std::nullopt;  // it is one
+    std::function<void()> on_lost_sync = [] {};         // the server must be killed
+    std::optional<StandInFor> stand_in = std::nullopt;  // set: it is a stand-in
     Fault fault = Fault::kNone;
-    HostDisk* host_disk = nullptr;  // where journals beside backups are
-    std::string job = {};           // whose they are
+    HostDisk* host_disk = nullptr;  // the disk of journals beside backups
+    std::string job = {};           // the job of these journals
   };
 
   ServerProcess(Parts parts, std::string name);
 
-  // kill -9, and perhaps the power: of what was not synced a random part is left.
+  // Kills the process, like kill -9 or a power failure: a random part of the unsynced
+  // records survives.
   void Kill();
 
   bool Owns(uint32_t block) const { return EngineOf(block) != nullptr; }
-  bool Is(uint32_t server) const { return identity_ && identity_->server == server; }
-  // As when the coordinator has said so. A planted fault when it has not.
+  bool Is(uint32_t server) const {
+    return machine_.identity() && machine_.identity()->server == server;
+  }
+  // Stops sending records to all backups: a planted fault.
   void GoOnWithoutBackup();
-  bool is_configured() const { return configured_ && !takes_records_; }
-  // Of the place that it serves, or is to take.
+  // Another process has its place, and this one does not know it yet.
+  void GiveUpPlace();
+  bool is_configured() const {
+    return configured_ && !takes_records_ && !takes_over_ && !has_given_up_;
+  }
+  // Returns the first shard of the place that it serves or is about to take.
   uint32_t first_shard() const { return first_shard_; }
   bool Holds(uint32_t first_shard) const {
     return takes_records_ && first_shard_ == first_shard;
   }
   bool HasJournal() const;
-  // There is room again.
+  // Starts a journal again if that is allowed and the disk has room.
   void TryJournal();
-  // Something of the job would come back with its disk, and all that anybody has seen.
+  // Whether a restart would restore the job, with all that workers have seen of it.
   bool HasSynced() const;
-  // Its disk fails for all engines, and is there again: their journals begin anew.
+  // The disk fails for all engines. Later it works again, and the journals start again.
   void EndJournal();
   void BeginJournalAnew();
-  // The next sync of each engine fails.
+  // Makes the next sync of each engine fail.
   void FailSyncs();
   std::span<const float> block_weights(uint32_t block) const;  // REQUIRES: Owns(block)
   std::vector<std::string> addresses() const;
@@ -108,32 +119,49 @@ class ServerProcess {
   ServerHello MakeHello() const;
   void Beat();
   void OnControl(const CoordinatorBody& body);
-  void OnDrop(const DropJob& drop);
-  void OnBackup(const CoordinatorBody& body);
-  void BuildSoon(const ConfigureJob& configure);
-  void Configure(const ConfigureJob& configure);
+  void Tell(std::optional<MemberBody> said);
+
+  // The machine's outputs.
+  void PerformAll(const ServerOutputs& outputs);
+  void Perform(const Say& say);
+  void Perform(const BuildShards& build);
+  void Perform(const FinishBackup& finish);
+  void Perform(const DropShards& drop);
+  void Perform(const DropAllShards& drop);
+  void Perform(const ToShards& input);
+  void Perform(const SendRecords& records);
+  void Perform(const StopRecords& records);
+  void Perform(const LoseJournal& journal);
+  void Perform(const AllowJournal& journal);
+  void Perform(const BeginJournal& journal);
+  void Perform(const StartStandIn& stand_in);
+  void Perform(const EndNode& end);
+  void Perform(const Misdirected& message);
+  void Perform(const Attached& /*attached*/) {}
+  void Perform(const AdmitMembers& /*members*/) {}  // connections have no keys
+  void Perform(const BeginLastCut& /*cut*/) {}      // there are no checkpoints
+  void Perform(const EndProcess& /*end*/) {}        // no operator ends a server
+
+  void Configure(uint64_t order, const ConfigureJob& configure);
+  absl::StatusOr<uint64_t> Build(const ConfigureJob& configure);
+  void ForgetJob();
   void RunAll(const ShardInput& input);
   void OnOutput(uint32_t engine, const ShardOutput& output);
   std::set<uint32_t> AllEngines() const;
+  bool Has(uint32_t job) const { return configured_ && job_ == job; }
 
-  // Journals beside backups (server_process_journal.cc).
+  // ---- Journals beside backups (server_process_journal.cc) ----
   void ListJournals(ServerHello& hello) const;
   void UseJournal(std::shared_ptr<JournalDisk> journal);
   absl::Status OpenJournal(const ConfigureJob& configure);
+  void AllowNext(uint32_t generation);
   void OnJournalEnded();
-  void OnGone(const JournalGone& gone);
   void OnWhole();
-  void SayJournal();
   void ForgetJournal();
-  // Its job keeps journals.
+  // Whether its job has journals.
   bool HasRun() const { return !parts_.disk.job.empty() || parts_.host_disk != nullptr; }
 
-  // Backups of this server, and of another one.
-  void SendRecords(const BackupAt& at);
-  void OnBackedUp(uint32_t engine);
-  void SayLost(const std::string& why);
-  void TakeOver(const syncline::TakeOver& take);
-  void EndStandIn();
+  void TakePlaceIfTold(const CoordinatorBody& body);
 
   ServerEngine* EngineOf(uint32_t block) const;
 
@@ -141,33 +169,24 @@ class ServerProcess {
   const std::string name_;
   std::vector<std::unique_ptr<ServerEngine>> engines_;
   ConnectionId connection_ = 0;
-  std::optional<ServerIdentity> identity_;
+  ServerMachine machine_;
+  std::optional<ConfigureJob> ordered_;  // the job whose shards are to be built
   uint32_t job_ = 0;
-  bool configured_ = false;
-  std::optional<uint32_t> building_;  // a job whose shards are not there yet
-  JobMemory memory_;                  // of the job
-  // Engines that have still to answer the coordinator's last word.
-  std::set<uint32_t> preparing_;
-  uint64_t prepared_epoch_ = 0;
-  uint64_t next_step_ = 0;
-  std::set<uint32_t> committing_;
-  uint64_t committed_epoch_ = 0;
-  std::set<uint32_t> backing_up_;
-  uint64_t backup_key_ = 0;
-  bool takes_records_ = false;  // it is a stand-in that holds a backup
-  bool says_loss_ = true;
-  std::set<uint32_t> without_journal_;  // engines: it has ended, or is not whole again
+  bool configured_ = false;              // the job's shards are there
+  std::optional<BuildShards> building_;  // a job whose shards are not there yet
+  bool takes_records_ = false;           // a stand-in that holds a backup
+  bool takes_over_ = false;              // and has not heard yet that it has the place
+  bool has_given_up_ = false;
+  std::set<uint32_t> without_journal_;  // engines whose journals are not complete
   uint32_t first_shard_ = 0;
-  std::shared_ptr<JournalDisk> journal_;            // of the place
+  std::shared_ptr<JournalDisk> journal_;            // the present one of the place
   std::vector<std::shared_ptr<JournalDisk>> used_;  // engines may still point to them
-  std::optional<uint32_t> later_journal_;           // that begins with the next commit
-  std::optional<uint32_t> allowed_journal_;         // that may begin when there is room
-  bool journal_lost_ = false;                       // was said, and not answered
-  uint32_t whole_generation_ = 0;                   // was said
-  std::set<uint32_t> begins_journal_;               // engines
+  std::optional<uint32_t> allowed_journal_;         // generation that may begin
+  uint64_t journal_endings_ = 0;                    // how often it has ended
+  std::set<uint32_t> begins_journal_;               // engines that have not completed it
   std::mt19937_64 random_;
-  const uint64_t session_key_;  // that the coordinator would draw for a stand-in
-  // Events outlive a killed process; they look here first.
+  const uint64_t session_key_;  // a stand-in reports it to the coordinator
+  // False: the process was killed. Events outlive it, and check this first.
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
 };
 

@@ -1,5 +1,5 @@
-// Journals of jobs that have backups, too, as ServerNode and Journal have them (ADR 38): on the
-// disk of the host, where those of other places are, too.
+// Journals of jobs that also have backups, as in ServerNode and Journal (ADR 38). They
+// are on the disk of the host, together with journals of other places.
 #include <algorithm>
 #include <memory>
 #include <utility>
@@ -10,7 +10,7 @@
 namespace syncline::sim {
 namespace {
 
-// The highest generation that is whole; null: none is.
+// Returns the complete journal of the highest generation; null: none is complete.
 std::shared_ptr<JournalDisk> WhatCounts(
     const std::vector<std::shared_ptr<JournalDisk>>& journals) {
   std::shared_ptr<JournalDisk> best;
@@ -24,13 +24,13 @@ std::shared_ptr<JournalDisk> WhatCounts(
 }  // namespace
 
 bool ServerProcess::HasJournal() const {
-  return journal_ != nullptr && journal_->is_whole && !journal_lost_ &&
+  return journal_ != nullptr && journal_->is_whole &&
          std::ranges::all_of(engines_,
                              [](const auto& one) { return one->has_journal(); });
 }
 
 void ServerProcess::ListJournals(ServerHello& hello) const {
-  constexpr uint32_t kClaimed = 300;  // generations, of a planted fault
+  constexpr uint32_t kClaimed = 300;  // planted fault: generations that do not exist
   for (const auto& [first_shard, journals] : parts_.host_disk->places) {
     const auto best = WhatCounts(journals);
     if (best == nullptr) continue;
@@ -55,11 +55,9 @@ void ServerProcess::UseJournal(std::shared_ptr<JournalDisk> journal) {
 
 void ServerProcess::ForgetJournal() {
   journal_.reset();
-  later_journal_.reset();
   allowed_journal_.reset();
   begins_journal_.clear();
-  journal_lost_ = false;
-  whole_generation_ = 0;
+  journal_endings_ = 0;
 }
 
 absl::Status ServerProcess::OpenJournal(const ConfigureJob& configure) {
@@ -71,7 +69,7 @@ absl::Status ServerProcess::OpenJournal(const ConfigureJob& configure) {
     UseJournal(journals.back());
     return absl::OkStatus();
   }
-  // Of a place without blocks nothing has to be there.
+  // A place without blocks needs no journal.
   const auto is_of_it = [&](uint32_t shard) {
     return shard >= configure.first_shard &&
            shard < configure.first_shard + parts_.engines;
@@ -95,26 +93,28 @@ absl::Status ServerProcess::OpenJournal(const ConfigureJob& configure) {
 
 void ServerProcess::OnJournalEnded() {
   begins_journal_.clear();
-  if (std::exchange(journal_lost_, true)) return;
-  whole_generation_ = 0;
-  SayJournal();
+  Tell(machine_.Report(JournalFailed{job_, "it is full", journal_endings_}));
 }
 
-void ServerProcess::SayJournal() {
-  if (journal_lost_) parts_.control.Send(connection_, JournalLost{job_, "it is full"});
-  if (whole_generation_ > 0) {
-    parts_.control.Send(connection_, JournalWhole{job_, whole_generation_});
-  }
-}
-
-void ServerProcess::OnGone(const JournalGone& gone) {
-  journal_lost_ = false;
+void ServerProcess::Perform(const LoseJournal& journal) {
+  if (!Has(journal.job)) return;
   for (const auto& engine : engines_) engine->LoseJournal();
-  allowed_journal_ = gone.generation;
+}
+
+void ServerProcess::Perform(const AllowJournal& journal) {
+  if (Has(journal.job)) AllowNext(journal.generation);
+}
+
+void ServerProcess::Perform(const BeginJournal& journal) {
+  if (Has(journal.job)) AllowNext(journal.generation);
+}
+
+void ServerProcess::AllowNext(uint32_t generation) {
+  allowed_journal_ = generation;
   TryJournal();
 }
 
-// It is looked for every so often.
+// Tries after a random time, because a server checks only now and then.
 void ServerProcess::TryJournal() {
   if (!allowed_journal_ || parts_.host_disk->is_full) return;
   const int micros = std::uniform_int_distribution<int>(0, 50000)(random_);
@@ -135,12 +135,14 @@ void ServerProcess::TryJournal() {
 }
 
 void ServerProcess::OnWhole() {
-  if (journal_ == nullptr || parts_.host_disk == nullptr) return;
-  journal_->is_whole = true;
-  auto& journals = parts_.host_disk->places[first_shard_];
-  std::erase_if(journals, [&](const auto& one) { return one != journal_; });
-  whole_generation_ = journal_->generation;
-  parts_.control.Send(connection_, JournalWhole{job_, whole_generation_});
+  uint32_t generation = 0;
+  if (journal_ != nullptr && parts_.host_disk != nullptr) {
+    journal_->is_whole = true;
+    auto& journals = parts_.host_disk->places[first_shard_];
+    std::erase_if(journals, [&](const auto& one) { return one != journal_; });
+    generation = journal_->generation;
+  }
+  Tell(machine_.Report(JournalCompleted{job_, generation}));
 }
 
 }  // namespace syncline::sim

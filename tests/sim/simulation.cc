@@ -27,12 +27,12 @@ namespace syncline::sim {
 namespace {
 
 constexpr uint32_t kLeaver = 1;
-constexpr absl::Duration kEarly = absl::Milliseconds(400);  // of faults
+constexpr absl::Duration kEarly = absl::Milliseconds(400);  // the time of early faults
 constexpr absl::Duration kFailureTimeout = absl::Seconds(1);
-// Some milliseconds where nothing fails, and much of it where links are slow.
+// A step takes some milliseconds without failures, and much longer on slow links.
 constexpr absl::Duration kDeadlineOfStep = absl::Minutes(1);
 
-// A delta that holds nothing for a value may leave -0, or make it 0.
+// Compares bits, but -0 equals 0: a delta without a value may keep -0 or make it 0.
 bool SameBits(float a, float b) {
   return a == b || std::bit_cast<uint32_t>(a) == std::bit_cast<uint32_t>(b);
 }
@@ -83,14 +83,14 @@ class Run {
   absl::Status CheckTraffic() const;
   void StartWorker(uint32_t rank);
   void OnWorkerEnd(uint32_t rank, const absl::Status& status);
-  // All have come to their end; in mode asp, with the weights that all contributed to.
+  // Whether all workers are done. In mode asp they must have the final weights.
   bool IsOver();
   void PlanFaults();
   void PlanBreaks();
   void PlanCrashes();
   void PlanUpdates();
   void Order(const UpdateJob& update);
-  // Some versions may never reach every worker.
+  // Whether some versions may never reach every worker.
   bool SkipsVersions() const {
     return job_.training.sync().skips_versions() || paces_ > 0;
   }
@@ -124,15 +124,15 @@ class Run {
   std::optional<ServerHosts> servers_;  // once the run begins
   std::vector<std::unique_ptr<WorkerProcess>> workers_;
   std::vector<bool> gone_;
-  std::vector<bool> outside_;  // as yet, and need not be waited for
+  std::vector<bool> outside_;  // not members; the run does not wait for them
   std::vector<int> deaths_;
   bool has_settled_ = false;
   int faults_ = 0;
-  int breaks_ = 0, exclusions_ = 0;   // of connections, of workers
-  int updates_ = 0;                   // of options
-  int paces_ = 0;                     // of the staleness
-  std::optional<uint64_t> leave_at_;  // of kLeaver
-  uint64_t barrier_every_ = 0;        // steps
+  int breaks_ = 0, exclusions_ = 0;   // numbers of broken connections, excluded workers
+  int updates_ = 0;                   // number of updates of options
+  int paces_ = 0;                     // number of updates of the staleness
+  std::optional<uint64_t> leave_at_;  // the step before which kLeaver leaves
+  uint64_t barrier_every_ = 0;        // number of steps between barriers; 0: none
   bool pulls_ = false;
   std::vector<std::unique_ptr<WorkerProcess>>
       graveyard_;  // events may still point to them
@@ -192,7 +192,7 @@ uint64_t Run::HeldVersion(uint32_t block) const {
   return held;
 }
 
-// In one direction, of which nobody hears in the other, or in both.
+// Breaks a connection in both directions, or in one, which the other does not notice.
 void Run::BreakConnection() {
   const uint32_t rank = RandomRank();
   const ServerProcess* const broken = servers_->at(random_() % servers_->places());
@@ -205,14 +205,14 @@ void Run::BreakConnection() {
   if (ways != 0) network_.Break(engine, worker);
 }
 
-// Dropped or refused: the process ends, and its launcher starts it again. Who has left is
-// gone, or comes back as somebody new.
+// The worker was dropped or refused, and its launcher restarts it, or it has left. Then
+// it is gone, or comes back as a new worker.
 void Run::OnWorkerEnd(uint32_t rank, const absl::Status& status) {
-  // What it pushed was of a wrong step, or made no sense.
+  // A push was of a wrong step, or invalid.
   if (absl::IsInvalidArgument(status)) reference_.Violate(std::string(status.message()));
   const bool has_left = status.ok() && workers_[rank] && workers_[rank]->IsLeaving();
   if (has_left) leave_at_.reset();
-  gone_[rank] = has_left && faults_ == 0;  // else the others might need it to begin anew
+  gone_[rank] = has_left && faults_ == 0;  // with faults, a new start may need it
   KillWorker(rank);
 }
 
@@ -236,9 +236,9 @@ void Run::FreezeWorker(uint32_t rank) {
 
 void Run::PlanFaults() {
   faults_ = std::uniform_int_distribution<int>(0, 3)(random_);
-  // A decision stays that was made with what a dead worker had given to a dead server.
+  // A decision could include a dead worker's contribution that only a dead server had.
   if (ServersDie(restarts_) && NeedsDecisions(job_)) faults_ = 0;
-  // A job whose workers are all gone before it begins has backups that hold nothing.
+  // If all workers are gone before the job begins, its backups are empty.
   if (OutlivesAll(restarts_)) {
     faults_ = std::min(faults_, static_cast<int>(size_.workers) - 1);
   }
@@ -258,7 +258,7 @@ void Run::PlanBreaks() {
   }
 }
 
-// Of the coordinator: before the job begins, while it runs, and in the middle of a change.
+// Crashes the coordinator before the job begins, while it runs, and during a change.
 void Run::PlanCrashes() {
   const bool dies = restarts_ == Restarts::kCoordinator || restarts_ == Restarts::kBoth;
   if (!dies) return;
@@ -270,7 +270,7 @@ void Run::PlanCrashes() {
   }
 }
 
-// Other options in the middle of the run.
+// Plans updates of options in the middle of the run.
 void Run::PlanUpdates() {
   if (TakesUpdates(job_) && OneIn(random_, 3)) {
     updates_ = std::uniform_int_distribution<int>(1, 3)(random_);
@@ -289,7 +289,7 @@ void Run::Order(const UpdateJob& update) {
 
 void Run::PlanExclusions() {
   if (fault_ != Fault::kNone || !OneIn(apart_, 3)) return;
-  if (ServersDie(restarts_) && NeedsDecisions(job_)) return;  // as of those who die
+  if (ServersDie(restarts_) && NeedsDecisions(job_)) return;  // see PlanFaults
   const uint32_t least = leave_at_ ? faults_ + 2u : 0u;  // the last member may not leave
   exclusions_ = int(std::min<uint64_t>(1 + apart_() % 2, size_.workers - least));
   for (int i = 0; i < exclusions_; ++i) {
@@ -299,7 +299,7 @@ void Run::PlanExclusions() {
   }
 }
 
-// While members change, programs count them differently; with a quorum, steps.
+// Programs number barriers differently while members change, and with a quorum.
 void Run::PlanBarriers() {
   const bool is_steady =
       faults_ + exclusions_ == 0 && !leave_at_ && !ServersDie(restarts_);
@@ -307,15 +307,15 @@ void Run::PlanBarriers() {
   barrier_every_ = 1 + random_() % 4;
 }
 
-// One of them, or all at once; some of them over and over.
+// Plans that one server dies or all at once, some of them several times.
 void Run::PlanServerCrashes() {
   if (!ServersDie(restarts_)) return;
-  // The last decision dies with all who know of it.
+  // The last decision would be lost with all processes that know it.
   if (restarts_ == Restarts::kBoth && NeedsDecisions(job_)) return;
   servers_->PlanCrashes(restarts_);
 }
 
-// Also that everybody is there to be compared.
+// Whether all workers are done, and all processes are there to be compared.
 bool Run::AllDone() const {
   if (!servers_->AllAreThere()) return false;
   for (uint32_t rank = 0; rank < size_.workers; ++rank) {
@@ -328,7 +328,7 @@ bool Run::AllDone() const {
 
 bool Run::IsOver() {
   const SyncMode mode = job_.training.sync();
-  // Whoever died over and over is let in after a step of the others, and they are done.
+  // A worker that died often is admitted after a step, unless the others are done.
   const auto is_done = [](const auto& one) { return one != nullptr && one->IsDone(); };
   for (uint32_t rank = 0; rank < size_.workers; ++rank) {
     const bool may_wait = SkipsVersions() || deaths_[rank] > 1;
@@ -380,7 +380,7 @@ absl::Status Run::Execute() {
   PlanBreaks();
   PlanCrashes();
   PlanServerCrashes();
-  // The job would be over with its last member.
+  // The last member must not leave, because the job would be over.
   if (faults_ + 2u <= size_.workers && OneIn(random_, 2)) {
     leave_at_ = std::uniform_int_distribution<uint64_t>(1, size_.steps - 1)(random_);
   }
@@ -435,7 +435,7 @@ absl::Status Run::CheckTraffic() const {
   return traffic_.Check({.is_async = job_.training.sync().is_async(),
                          .pulls = pulls_,
                          .returns = returns,
-                         .absences = returns + control_.crashes() + servers_->crashes()});
+                         .absences = returns + control_.crashes() + servers_->losses()});
 }
 
 absl::Status Run::CheckVersion(uint32_t block) const {
@@ -480,8 +480,8 @@ std::string Run::DescribeRun() const {
                     "; ");
   }
   for (const JobView& job : control_.View().jobs) {
-    absl::StrAppend(&text, "job ", job.phase, " in epoch ", job.epoch, " (", job.reason,
-                    ")");
+    absl::StrAppend(&text, "job ", std::string(JobPhaseName(job.phase)), " in epoch ",
+                    job.epoch, " (", job.reason, ")");
   }
   return text;
 }

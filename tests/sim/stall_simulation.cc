@@ -20,7 +20,7 @@
 namespace syncline::sim {
 namespace {
 
-constexpr uint32_t kMostWorkers = 3;
+constexpr uint32_t kMaxSimWorkers = 3;
 constexpr uint32_t kServers = 2;
 constexpr uint64_t kSteps = 8;
 constexpr absl::Duration kF = absl::Seconds(1);
@@ -28,8 +28,8 @@ constexpr absl::Duration kLongestStandstill = absl::Seconds(7);  // 7 F
 constexpr absl::Duration kLookEvery = absl::Milliseconds(50);
 
 enum class Stall {
-  kServerCut,       // one server hears no worker any more
-  kServerNeverMet,  // nor ever did
+  kServerCut,       // one server no longer hears any worker
+  kServerNeverMet,  // one server never hears any worker
   kWorkerCut,       // one worker is cut off from one server
   kClaims,          // one worker says that it waits, and pushes nothing
   kBarrier,         // one enters a barrier while others go on
@@ -87,10 +87,10 @@ class StallRun {
   }
 
  private:
-  // A lone worker that crashes over and over holds up nobody.
+  // A single worker that crashes again and again does not hold up others.
   static uint32_t WorkersFor(Stall stall, uint64_t random) {
     const uint32_t least = stall == Stall::kCrashes ? 2 : 1;
-    return least + static_cast<uint32_t>(random % (kMostWorkers + 1 - least));
+    return least + static_cast<uint32_t>(random % (kMaxSimWorkers + 1 - least));
   }
 
   void StartServer(uint32_t number) {
@@ -142,7 +142,7 @@ class StallRun {
     if (cut_) Cut();
   }
 
-  // Of all blocks of all servers.
+  // Returns the number of steps of all blocks of all servers.
   uint64_t StepsMade() const {
     uint64_t steps = 0;
     for (const auto& server : servers_) {
@@ -161,7 +161,7 @@ class StallRun {
     events_.After(kLookEvery, [this] { Look(); });
   }
 
-  // Its launcher starts it again, unless the job is over.
+  // The launcher restarts the worker, unless the job is over.
   void OnWorkerEnd(uint32_t rank, const absl::Status& status) {
     if (workers_[rank] == nullptr) return;
     if (rank != faulty_ || BlamesAServer()) NoteEndOfInnocent(rank, status);
@@ -174,12 +174,12 @@ class StallRun {
     events_.After(absl::Milliseconds(1), [this, rank] { StartWorker(rank); });
   }
 
-  // Where a server is to blame, all workers are innocent.
+  // Whether a server is to blame. All workers are innocent then.
   bool BlamesAServer() const {
     return stall_ == Stall::kServerCut || stall_ == Stall::kServerNeverMet;
   }
-  // A worker that is cut off from one server and a server that hears nobody look alike
-  // once the others have pushed all they have.
+  // A worker that is cut off from one server looks like a server that hears no worker,
+  // once the others have pushed everything.
   bool MayEndRetryably() const { return BlamesAServer() || stall_ == Stall::kWorkerCut; }
 
   void NoteEndOfInnocent(uint32_t rank, const absl::Status& status) {
@@ -231,8 +231,8 @@ class StallRun {
       absl::StrAppend(&text, "rank ", rank, " was told ", status.ToString(), "; ");
     }
     for (const JobView& job : control_.View().jobs) {
-      absl::StrAppend(&text, "job ", job.phase, " in epoch ", job.epoch, " (", job.reason,
-                      ")");
+      absl::StrAppend(&text, "job ", std::string(JobPhaseName(job.phase)), " in epoch ",
+                      job.epoch, " (", job.reason, ")");
     }
     return text;
   }
@@ -252,7 +252,7 @@ class StallRun {
   Traffic traffic_;
   std::map<uint32_t, Disk> disks_;
   std::vector<std::unique_ptr<ServerProcess>> servers_;
-  std::array<std::unique_ptr<WorkerProcess>, kMostWorkers> workers_;
+  std::array<std::unique_ptr<WorkerProcess>, kMaxSimWorkers> workers_;
   std::vector<std::unique_ptr<WorkerProcess>> graveyard_;
   std::map<uint32_t, absl::Status> told_;
   bool cut_ = false;

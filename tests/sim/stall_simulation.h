@@ -1,16 +1,19 @@
-// One seeded run of a job in which somebody stands still for good, without dying: a
-// server that loses its data network but beats, before or after it got its first values;
-// a member that claims to wait and pushes nothing; one that enters a barrier too early;
-// one that is cut off from one server; one that crashes before its first push and is
-// restarted at once, over and over.
+// One seeded run of a job in which a process stands still forever without dying:
+//
+// - a server loses its data network but sends heartbeats, before or after it has its
+//   first values;
+// - a member claims to wait, and pushes nothing;
+// - a member enters a barrier too early;
+// - a member is cut off from one server;
+// - a member crashes before its first push, and is restarted at once, again and again.
 //
 // What must hold, in simulated time:
 //
-// - no job stands still for longer than 7 F: 5 F is Timeouts::no_progress, one more is
-//   left for standstills that no server can explain, and one for the new epoch;
-// - nobody but the one to blame is dropped;
-// - all others reach the last step, or all members are told an error that is worth a
-//   retry. The latter only where a server is cut off, or may be.
+// - no job stands still for longer than 7 F: 5 F is Timeouts::no_progress, one more F is
+//   for standstills that no server can explain, and one for the new epoch;
+// - only the process that is to blame is dropped;
+// - all others reach the last step, or all members get a retryable error. The latter is
+//   allowed only if a server is cut off, or may be.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +22,7 @@
 
 namespace syncline::sim {
 
-// Internal names what did not hold.
+// Runs the seed. Fails with Internal, which says what did not hold.
 absl::Status SimulateStall(uint64_t seed);
 
 }  // namespace syncline::sim

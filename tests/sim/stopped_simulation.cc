@@ -21,9 +21,9 @@ namespace {
 
 constexpr absl::Duration kLongestRun = absl::Minutes(5);  // in simulated time
 constexpr absl::Duration kF = absl::Seconds(4);
-constexpr absl::Duration kLease = absl::Milliseconds(2400);  // 0.6 F, of docs/modes.md
-// A step takes 20 ms, its messages and codecs as long again, and a few of these follow each
-// other; the coordinator looks every F/20.
+constexpr absl::Duration kLease = absl::Milliseconds(2400);  // 0.6 F (docs/modes.md)
+// A step takes 20 ms, and its messages and codecs take as long again. A few of these
+// follow each other. The coordinator checks every F/20.
 constexpr absl::Duration kSlack = absl::Milliseconds(400);  // 0.1 F
 constexpr absl::Duration kLookEvery = absl::Milliseconds(2);
 constexpr uint64_t kSteps = 60;
@@ -41,7 +41,7 @@ InprocOptions SmallDelays(std::mt19937_64& random) {
   return options;
 }
 
-// A quorum is one of all but the one that is stopped.
+// Returns the mode with its options. A quorum is all workers but the stopped one.
 NamedOptions ModeOf(std::string_view mode, uint32_t workers, uint64_t random) {
   if (mode == "ssp") {
     return {.name = "ssp", .values = {{"staleness", static_cast<double>(random % 7)}}};
@@ -148,7 +148,7 @@ class StoppedRun {
     events_.After(kLookEvery, [this] { Look(); });
   }
 
-  // Whether its wait for the next step is one of those that it may have.
+  // Records a violation if the worker waits for its next step longer than allowed.
   void Judge(uint32_t rank) {
     Moved& moved = moved_[rank];
     const uint64_t step = workers_[rank]->step();

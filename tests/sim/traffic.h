@@ -1,4 +1,5 @@
-// What arrived on the data plane of a simulated job, beside what had to.
+// Counts the bytes and messages on the data plane of a simulated job, and those that were
+// necessary.
 #pragma once
 
 #include <cstddef>
@@ -18,7 +19,7 @@ class Traffic {
  public:
   void Arrived(const MessageHeader& header, size_t payload_bytes) {
     ++messages_;
-    // A connection delivers or fails: what one brought may come again by the next alone.
+    // A connection delivers or fails. So a repetition is allowed only on a new one.
     if (header.kind == static_cast<uint16_t>(MessageKind::kHello)) {
       ++connections_[{header.rank, header.incarnation}];
       return;
@@ -36,8 +37,8 @@ class Traffic {
     if (is_first) necessary_bytes_ += payload_bytes;
   }
 
-  // Of payloads: all, and each seed, contribution and view of a worker once in each epoch and
-  // for each time that it connects to a shard.
+  // Return the bytes of all payloads, and of the necessary ones. Each seed, contribution
+  // and view of a worker is necessary once per epoch and per connection.
   uint64_t bytes() const { return bytes_; }
   uint64_t necessary_bytes() const { return necessary_bytes_; }
   uint64_t messages() const { return messages_; }
@@ -45,18 +46,18 @@ class Traffic {
 
   struct Circumstances {
     bool is_async = false;
-    bool pulls = false;  // averages and state
-    int returns = 0;     // of workers that were away
-    int absences = 0;    // of anybody
+    bool pulls = false;  // workers pull averages and state
+    int returns = 0;     // number of times that a worker came back
+    int absences = 0;    // number of times that any process was away
   };
-  // Internal when more arrived than such a run needs.
+  // Fails with Internal if more arrived than such a run needs.
   absl::Status Check(const Circumstances& run) const {
-    // In mode asp the newest views are sent anew, twice: before the end and after it, and to
-    // each worker that comes back.
+    // In mode asp the newest views are sent two more times, before the end and after it,
+    // and once more to each worker that comes back.
     const double factor = !run.is_async ? 1.1 : run.returns == 0 ? 1.3 : 1.5;
     const double most_bytes = factor * static_cast<double>(necessary_bytes_);
-    // Beside each block a question, a note and an acknowledgement; greetings, refusals. Those
-    // who are away are greeted and asked all the time.
+    // Each block also has a request, a note and an acknowledgement. There are greetings
+    // and refusals. Processes that are away are greeted and asked all the time.
     const uint64_t most_messages =
         (run.pulls ? 8 : 6) * blocks_ + 200 * (1 + static_cast<uint64_t>(run.absences));
     if (static_cast<double>(bytes_) <= most_bytes && messages_ <= most_messages) {
@@ -70,7 +71,7 @@ class Traffic {
  private:
   using Member = std::pair<uint32_t, uint32_t>;  // rank, incarnation
 
-  std::map<Member, uint64_t> connections_;  // so many so far, to all shards
+  std::map<Member, uint64_t> connections_;  // number so far, to all shards
   std::set<std::tuple<uint16_t, Member, uint64_t, uint64_t, uint32_t, uint64_t, uint32_t>>
       seen_;
   uint64_t bytes_ = 0;

@@ -22,7 +22,7 @@ WorkerProcess::WorkerProcess(Parts parts, uint32_t rank)
   for (uint32_t tensor = 0; tensor < parts_.job.tensors.size(); ++tensor) {
     std::vector<float>& values =
         weights_.emplace_back(parts_.job.tensors[tensor].elements());
-    // Some declare the same values, and need not be sent them.
+    // Some workers declare the same values, which then need not be sent to them.
     const uint64_t seed = parts_.seed % 2 == 0 ? 0 : parts_.seed;
     for (size_t i = 0; i < values.size(); ++i) values[i] = Noise(seed, 77, tensor, i);
   }
@@ -35,7 +35,7 @@ WorkerProcess::WorkerProcess(Parts parts, uint32_t rank)
 
 void WorkerProcess::Attach() {
   const auto on_end = [this](const absl::Status& status) {
-    // One that has handed over everything has left, whoever remembers it.
+    // A worker that has sent all its error feedback has left in any case.
     parts_.on_end(rank_, parted_ ? absl::OkStatus() : status);
   };
   connection_ =
@@ -63,7 +63,7 @@ void WorkerProcess::Attach() {
   parts_.control.Send(connection_, std::move(hello));
 }
 
-// As Session does.
+// Connects again and repeats its goodbye, as Session does.
 void WorkerProcess::OnLost() {
   Attach();
   if (parted_) parts_.control.Send(connection_, ::syncline::Leave{});
@@ -192,12 +192,12 @@ void WorkerProcess::Begin(const WorkerWelcome& welcome) {
       .follow_learning_rate = parts_.job.training.optimizer.name == "sgd" &&
                               parts_.job.training.gradient.empty() &&
                               !parts_.job.training.sync().skips_versions()};
-  // Half of the workers encode into memory of their own, half send from the gradient
-  // itself.
+  // Half of the workers encode into memory of their own. The others send from the
+  // gradient itself.
   if (random_() % 2 == 0) {
     options.push_memory = [](size_t bytes) { return Buffer::Allocate(bytes).owner(); };
   }
-  // ... and half of both have gradients that may be read where they lie.
+  // Half of both have gradients that servers may read in place.
   if (codec_random_() % 2 == 0) {
     lent_gradients_.resize(weights_.size());
     options.keeper_of = [this](ByteView gradient) { return KeeperOf(gradient); };
@@ -211,7 +211,7 @@ void WorkerProcess::Begin(const WorkerWelcome& welcome) {
   Run(exchange_->Start(parts_.events.now()));
   TakeStaleness(welcome.staleness);
   for (uint64_t& one : may_be_ahead_)
-    one = 0;  // it begins with weights of its first step
+    one = 0;  // the worker begins with the weights of its first step
   Tick();
 }
 
@@ -311,8 +311,8 @@ void WorkerProcess::Run(ExchangeOutputs outputs) {
   }
 }
 
-// When it begins or when it ends, so that whatever is read and written meanwhile by others
-// would show.
+// Runs the work at the beginning or at the end of its time, so that other code that reads
+// or writes the memory meanwhile would be found.
 template <typename Answer>
 void WorkerProcess::RunSometime(std::function<void()> run, const Answer& answer) {
   const bool is_late = codec_random_() % 2 == 0;

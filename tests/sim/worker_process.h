@@ -1,6 +1,8 @@
-// A worker of the simulation: the real exchange and the real links to shards behind an
-// in-process transport and a simulated control stream. It "computes" gradients that depend
-// on the weights it holds, so that a wrong weight anywhere shows everywhere.
+// A worker of the simulation. It has the real exchange and real links to shards over an
+// in-process transport, and a simulated control stream. Its gradients depend on the
+// weights that it holds, so that a wrong weight anywhere shows everywhere.
+//
+// Thread safety: none.
 #pragma once
 
 #include <cstdint>
@@ -26,12 +28,12 @@
 
 namespace syncline::sim {
 
-// How a worker stands still, instead of computing that step or a later one.
+// How a worker stands still instead of computing step `from_step` or a later one.
 struct WorkerFault {
   enum Kind {
     kNone,
-    kClaimsToWait,   // in heartbeats, and pushes nothing
-    kEntersBarrier,  // while others go on
+    kClaimsToWait,   // its heartbeats say that it waits, and it pushes nothing
+    kEntersBarrier,  // it enters a barrier, and the others do not
     kCrashes
   } kind = kNone;
   uint64_t from_step = 0;
@@ -40,15 +42,15 @@ struct WorkerFault {
 // Which tensors a worker has no gradient of.
 enum class Skipping {
   kNothing,
-  kAtRandom,     // each worker for itself
+  kAtRandom,     // each worker independently
   kAlternating,  // all workers together, every other step
 };
 
-// What workers multiply learning rates with, another number at every step.
+// The factors by which workers multiply learning rates, different at every step.
 enum class Rating {
   kNothing,
-  kAlike,   // as all workers should
-  kUnlike,  // each worker something else
+  kAlike,   // all workers use the same factor, as they should
+  kUnlike,  // each worker uses another factor
 };
 
 class WorkerProcess : private Receiver {
@@ -63,32 +65,34 @@ class WorkerProcess : private Receiver {
     const JobSpec& job;
     Timeouts timeouts;
     uint64_t target_step = 0;
-    std::optional<uint64_t> leave_at = std::nullopt;  // a clean goodbye before that step
+    std::optional<uint64_t> leave_at = std::nullopt;  // it leaves before this step
     WorkerFault fault = {};
     Skipping skipping = Skipping::kNothing;
     Rating rating = Rating::kNothing;
-    double slowness = 1;         // how long it computes, over the others
-    uint64_t barrier_every = 0;  // steps; 0: never
-    bool pulls = false;          // averages and state of the optimizer
-    uint64_t runs_ahead = 0;     // by so many steps more than the mode says
-    bool hears_no_less = false;  // as far as it ever was allowed to
-    bool pushes_twice = false;   // over the same connection
+    double slowness = 1;         // time of its computations, relative to the others
+    uint64_t barrier_every = 0;  // number of steps between barriers; 0: none
+    bool pulls = false;          // it pulls averages and optimizer state
+    // Planted faults: it runs this many steps further ahead than the mode allows; it
+    // ignores that the staleness was reduced; it pushes twice over the same connection.
+    uint64_t runs_ahead = 0;
+    bool hears_no_less = false;
+    bool pushes_twice = false;
     uint64_t seed = 0;
-    // The coordinator ended this life: it is over and may be restarted.
+    // The coordinator ended this process. It may be restarted.
     std::function<void(uint32_t rank, const absl::Status&)> on_end;
   };
 
   WorkerProcess(Parts parts, uint32_t rank);
   ~WorkerProcess() override;
 
-  // kill -9: what is in flight stays in flight, nothing else is said.
+  // Kills the process, like kill -9. Messages under way still arrive.
   void Kill();
   // SIGSTOP and SIGCONT.
   void Freeze();
   void Thaw();
 
   bool IsDone() const { return exchange_ != nullptr && !failed_ && done_; }
-  // Takes the newest weights; done again once they are here.
+  // Fetches the newest weights. IsDone again once they have arrived.
   void SettleAgain() {
     if (!IsDone()) return;
     done_ = false;
@@ -97,9 +101,9 @@ class WorkerProcess : private Receiver {
   bool IsLeaving() const { return leaving_; }
   std::string address() const { return transport_->address(); }
   std::optional<uint32_t> incarnation() const { return incarnation_; }
-  // Under way; 0 before it has joined.
+  // Returns the step under way; 0 before it has joined.
   uint64_t step() const { return exchange_ == nullptr ? 0 : exchange_->step(); }
-  // That it was told; 0 before it has joined.
+  // Returns the version of the block that it holds; 0 before it has joined.
   uint64_t version_of(uint32_t block) const {
     return exchange_ == nullptr ? 0 : exchange_->version_of(block);
   }
@@ -110,14 +114,14 @@ class WorkerProcess : private Receiver {
   void Attach();
   void OnLost();
   void OnControl(const CoordinatorBody& body);
-  // The coordinator said, with its epoch, how far ahead this worker may be.
+  // Handles the staleness that the coordinator sends with an epoch.
   void TakeStaleness(std::optional<uint64_t> told);
   void Begin(const WorkerWelcome& welcome);
   void Beat();
   void Tick();
   void Compute();
   std::map<uint32_t, uint64_t> Versions(uint32_t tensor) const;
-  // The newest weights, once, before it is done or leaves.
+  // Fetches the newest weights before it is done or leaves.
   void Settle();
   void PushAll(uint64_t step);
   bool Skips(uint32_t tensor, uint64_t step) const;
@@ -130,24 +134,24 @@ class WorkerProcess : private Receiver {
   void StandStill();
   float RateFactor(uint32_t tensor, uint64_t step) const;
   std::vector<float> Gradient(uint32_t tensor, uint64_t step);
-  // What the worker computed, which is rounded to it.
+  // Rounds the gradient to this worker's element type. Returns it in that type.
   ConstMemoryView InItsOwnType(uint32_t tensor);
-  // The same in memory that servers may read.
+  // Returns a copy of the gradient in memory that servers may read in place.
   ConstMemoryView Lent(uint32_t tensor, const ConstMemoryView& gradient);
   std::shared_ptr<const void> KeeperOf(ByteView gradient) const;
   void SpoilLent(uint32_t tensor);
-  // Runs what `act` gives out, once the exchange knows how much it may send.
+  // Tells the exchange how much it may send, and carries out the outputs of `act`.
   template <typename Act>
   void Do(const Act& act);
   void Run(ExchangeOutputs outputs);
   void Send(ExchangeSend send);
-  // As one of several threads does: some time, and in any order.
+  // Run after a random time and in any order, as on one of several threads.
   void Encode(const std::shared_ptr<EncodeWork>& work);
   void Decode(const std::shared_ptr<DecodeWork>& work);
   template <typename Answer>
   void RunSometime(std::function<void()> run, const Answer& answer);
   void NoteChoice(const ExchangeSend& send);
-  // Runs now, or once thawed.
+  // Calls `fn` now, or after Thaw if the worker is frozen.
   void WhenAwake(std::function<void()> fn);
   void After(absl::Duration delay, std::function<void()> fn);
 
@@ -159,32 +163,32 @@ class WorkerProcess : private Receiver {
   Parts parts_;
   const uint32_t rank_;
   std::mt19937_64 random_;
-  std::mt19937_64 codec_random_;  // when works are run
+  std::mt19937_64 codec_random_;  // for the times at which encodings and decodings run
   const std::vector<TensorTransfers> transfers_;
   BufferPool pool_;
   std::unique_ptr<Transport> transport_;
   std::unique_ptr<ShardLinks> links_;
   ConnectionId connection_ = 0;
   std::optional<uint32_t> incarnation_;
-  HeldMembership membership_;  // once it is welcomed
+  HeldMembership membership_;  // valid after the welcome
   bool parted_ = false;
   std::vector<std::vector<float>> weights_;
   std::vector<std::vector<float>> gradients_;
-  std::vector<std::vector<uint16_t>> narrow_gradients_;  // of those who compute in BF16
-  // Of those whose servers read gradients where they lie, by tensor: as they were pushed, and
-  // spoilt as soon as the program may write there again.
+  std::vector<std::vector<uint16_t>> narrow_gradients_;  // if it computes in BF16
+  // Gradients that servers read in place, by tensor. They are overwritten as soon as the
+  // program may write to them again.
   std::vector<Buffer> lent_gradients_;
-  std::vector<float> rate_factors_;  // of the gradients
+  std::vector<float> rate_factors_;  // by tensor
   std::unique_ptr<Exchange> exchange_;
-  // Of mode ssp, by what servers were told: now, and the largest since the last push of a
-  // tensor.
+  // Mode ssp: the staleness that servers were told, now and the largest since each
+  // tensor's last push.
   uint64_t staleness_ = 0;
   std::vector<uint64_t> may_be_ahead_;  // by tensor
   bool has_run_ahead_ = false;
   uint64_t most_told_ = 0;
   CodecWorkspace workspace_;
   uint32_t ready_tensors_ = 0;
-  bool computing_ = false;  // otherwise it waits for weights
+  bool computing_ = false;  // false: it waits for weights
   bool done_ = false;
   bool leaving_ = false;
   bool settling_ = false;
@@ -194,11 +198,11 @@ class WorkerProcess : private Receiver {
   Reference::Pull pulled_;                          // under way
   uint32_t samples_ = 0;                            // of the last push
   std::set<std::pair<uint32_t, uint64_t>> pushed_;  // blocks and steps with a gradient
-  std::set<std::pair<uint32_t, uint64_t>> parted_tensors_;  // and steps
+  std::set<std::pair<uint32_t, uint64_t>> parted_tensors_;  // tensors and steps
   bool failed_ = false;
   bool frozen_ = false;
   std::deque<std::function<void()>> when_thawed_;
-  // Events outlive a killed process; they look here first.
+  // False: the process was killed. Events outlive it, and check this first.
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
 };
 

@@ -1,4 +1,5 @@
-// What a worker of the simulation computes and pushes, and what it does between steps.
+// The part of a simulated worker that computes and pushes, and what it does between
+// steps.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -9,7 +10,7 @@
 
 namespace syncline::sim {
 
-// A number in [-1, 1) that depends on its coordinates only (splitmix64).
+// Returns a number in [-1, 1) that depends on the arguments only (splitmix64).
 float WorkerProcess::Noise(uint64_t seed, uint64_t rank, uint64_t step,
                            uint64_t element) {
   uint64_t x = seed ^ (rank << 56) ^ (step << 40) ^ element;
@@ -19,7 +20,7 @@ float WorkerProcess::Noise(uint64_t seed, uint64_t rank, uint64_t step,
   return static_cast<float>(x >> 40) * 0x1p-23f - 1.0f;
 }
 
-// Back to front, as a backward pass does.
+// Pushes all tensors, the last one first, as a backward pass does.
 void WorkerProcess::PushAll(uint64_t step) {
   const uint32_t samples = std::uniform_int_distribution<uint32_t>(1, 64)(random_);
   ready_tensors_ = 0;
@@ -65,7 +66,7 @@ bool WorkerProcess::Skips(uint32_t tensor, uint64_t step) const {
   return false;
 }
 
-// 0 to 2 in halves.
+// Returns a multiple of 0.5 from 0 to 2.
 float WorkerProcess::RateFactor(uint32_t tensor, uint64_t step) const {
   if (parts_.rating == Rating::kNothing) return 1;
   const uint64_t who = parts_.rating == Rating::kUnlike ? *incarnation_ : 0;
@@ -77,7 +78,7 @@ std::vector<float> WorkerProcess::Gradient(uint32_t tensor, uint64_t step) {
   std::vector<float> gradient = weights_[tensor];
   for (size_t i = 0; i < gradient.size(); ++i) {
     const float noise = Noise(parts_.seed, rank_, step, (uint64_t{tensor} << 32) + i);
-    // Few bits, so that sums do not depend on the order of arrival.
+    // Such numbers have few bits, so that sums do not depend on the order of arrival.
     gradient[i] = training.aggregation == Aggregation::kArrival
                       ? std::round(noise * 64) / 64
                       : 0.1f * gradient[i] + noise;
@@ -105,7 +106,6 @@ ConstMemoryView WorkerProcess::Lent(uint32_t tensor, const ConstMemoryView& grad
   if (lent_gradients_.empty()) return gradient;
   const size_t bytes = gradient.bytes().size();
   Buffer& memory = lent_gradients_[tensor];
-  // Those who have died do not write any more.
   if (memory.size() < bytes) {
     memory =
         Buffer::Allocate((bytes + kTileAlignment - 1) / kTileAlignment * kTileAlignment);
@@ -127,13 +127,13 @@ void WorkerProcess::SpoilLent(uint32_t tensor) {
   std::ranges::fill(lent_gradients_[tensor].mutable_view(), std::byte{0x4b});
 }
 
-// Of a codec that is chosen by what was measured.
+// Records the values that were sent, if measurements choose the codec.
 void WorkerProcess::NoteChoice(const ExchangeSend& send) {
   const BlockRange& range = parts_.reference.blocks()[send.header.block];
   const Transfer& transfer = transfers_[range.tensor].push;
   if (!transfer.chooses()) return;
   CodecSet codecs = transfer.Accepted();
-  codecs.push_back(*parts_.codecs.Find(CodecId::kFp32));  // of what a leaver had kept
+  codecs.push_back(*parts_.codecs.Find(CodecId::kFp32));  // error feedback of a leaver
   const Buffer bytes = Gather(send.payload);
   const auto view =
       ParseBlock(bytes.view(), {range, send.header.step, send.header.epoch}, codecs);

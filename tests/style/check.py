@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Checks the rules of CONTRIBUTING.md that no compiler knows.
+"""Checks the rules of CONTRIBUTING.md that no compiler checks.
 
     tests/style/check.py [ROOT]
 
-Reads every file of the tree that git tracks or would track (without git: every file but build/), and prints
-"path:line: what is wrong and what to do" for each violation. Exits with 1 when there is one.
+Reads every file of the tree that git tracks or would track (without git: every file outside build/). Prints "path:line:
+what is wrong and what to do" for each violation. The exit code is 1 if there is one.
 """
 import os
 import re
@@ -15,10 +15,10 @@ from typing import Iterator, NamedTuple
 
 SOURCE = re.compile(r"\.(cc|h|cu|cuh)$")
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
-MAX_README_LINES = 60
+MAX_README_LINES = 90
 MAX_SOURCE_LINES = 500
 
-# Who may include whom: area -> areas it may use beside itself. An area is a folder and all below it.
+# Allowed includes: area -> areas that it may use besides itself. An area is a folder and everything below it.
 COMM = ("comm/base", "comm/codec", "comm/device", "comm/compression", "comm/job", "comm/transport", "comm/collective", "comm/rpc")
 MAY_INCLUDE = {
     "comm/base": (),
@@ -37,7 +37,7 @@ MAY_INCLUDE = {
 }
 
 GRPC_USERS = ("comm/rpc/", "server/etcd/", "server/service/", "worker/client/", "cli/", "tests/")
-# Headers that stay in one place: (what, pattern of the include, path prefixes that may). A prefix of "*/x/" means
+# Headers that only some folders may include: (name, pattern of the include, allowed path prefixes). A prefix "*/x/" is
 # any folder named x.
 CONFINED = (
     ("UCX", re.compile(r"^uc[mpst]/"), ("comm/transport/ucx/",)),
@@ -48,8 +48,8 @@ CONFINED = (
     ("LibTorch", re.compile(r"^(torch|ATen|c10)/"), ("worker/examples/", "worker/python/")),
 )
 
-# The deterministic state machines see no clock, socket, file, thread or random device: all that comes in as input.
-PURE = ("server/shard/", "server/coordinator/", "server/optimizer/")
+# The deterministic state machines use no clock, socket, file, thread or random device: they get everything as input.
+PURE = ("server/shard/", "server/coordinator/", "server/machine/", "server/optimizer/")
 IMPURE_INCLUDE = re.compile(
     r"^(thread|mutex|shared_mutex|condition_variable|future|semaphore|fstream|filesystem|ctime|time\.h|pthread\.h|"
     r"unistd\.h|fcntl\.h|netdb\.h|poll\.h|sys/(socket|time|epoll|stat|mman)\.h|netinet/.*|arpa/.*|sqlite3\.h|httplib\.h|"
@@ -58,21 +58,21 @@ IMPURE_CODE = re.compile(
     r"\b(random_device|(steady|system|high_resolution)_clock|absl::Now|clock_gettime|gettimeofday|getenv|sleep_for|"
     r"SleepFor|rand)\s*(\(|::|\b)")
 
-# Whoever sets the clock of a host must stop no heartbeat, no repetition and no deadline: waits and ages go by the
-# monotonic clock (comm/base/env.h, comm/base/steady_condition.h). Lines of the log show the time of day.
+# Setting the clock of a host must not affect heartbeats, repetitions and deadlines. So waits and ages use the monotonic
+# clock (comm/base/env.h, comm/base/steady_condition.h). Log lines show the time of day.
 WALL_CLOCK = re.compile(
     r"\babsl::Now\b|\babsl::Time\b|\bsystem_clock\b|\bgettimeofday\b|\bCLOCK_REALTIME\b|\bWait(With)?(Timeout|Deadline)\b|"
     r"\b(Await|LockWhen)With(Timeout|Deadline)\b|\bstd::time\(")
 MAY_KNOW_THE_TIME_OF_DAY = ("comm/base/log.cc", "server/service/event_log.", "cli/launcher.", "cli/launcher_services.", "cli/launcher_restarts.", "cli/process.", "cmake/", "comm/rpc/tls_probe.cc",
-                            "comm/rpc/trace_clock.",  # files of other profilers go by it
+                            "comm/rpc/trace_clock.",  # files of other profilers use it
                             "comm/rpc/certificate.", "comm/rpc/issuer.", "comm/rpc/tls.cc",
-                            "comm/rpc/trust.", "server/service/gate.", "cli/certs.",  # certificates expire by it
+                            "comm/rpc/trust.", "server/service/gate.", "cli/certs.",  # certificates expire
                             "cli/certs_join.", "cli/certs_renew.", "cli/authority/", "comm/rpc/authorities.",
                             "server/checkpoint/", "cli/checkpoint",  # files have dates
-                            "server/service/server_node_journal.",  # which run of a job is the last
-                            "server/admin/history.")  # for the eye
+                            "server/service/server_node_journal.",  # to find the last run of a job
+                            "server/admin/history.")  # for display
 
-# Types at the first column, within the namespaces that are open there.
+# Types that begin at the first column, with the namespaces around them.
 NAMESPACE = re.compile(r"^(?:inline )?namespace\s*([\w:]*)\s*\{(?!.*\})")
 NAMESPACE_END = re.compile(r"^\}\s*//\s*(?:anonymous )?namespace")
 TYPE = re.compile(r"^(?:struct|class|union|enum(?: class)?)\s+(?:alignas\([^)]*\)\s*)?(\w+)\s*(?:final\s*)?(?=[{:]|$)(?!::)")
@@ -148,7 +148,7 @@ def check_source(path: str, lines: list[str]) -> Iterator[Violation]:
 
 
 def types_of(lines: list[str]) -> Iterator[tuple[str, int]]:
-    """Types that a file defines, with their namespaces, but for those that no other file can mean."""
+    """Yields the types that a file defines, with their namespaces, except those that are local to the file."""
     spaces: list[str] = []
     for number, line in enumerate(lines, 1):
         if match := NAMESPACE.match(line):
@@ -160,7 +160,7 @@ def types_of(lines: list[str]) -> Iterator[tuple[str, int]]:
 
 
 def check_types(sources: dict[str, list[str]]) -> Iterator[Violation]:
-    """Of two types of one name in one program, the linker keeps one set of inline functions: they corrupt memory."""
+    """Finds types with the same name. The linker keeps only one set of inline functions, which then corrupts memory."""
     first: dict[str, tuple[str, int]] = {}
     for path, lines in sources.items():
         for name, number in types_of(lines):
@@ -170,7 +170,7 @@ def check_types(sources: dict[str, list[str]]) -> Iterator[Violation]:
 
 
 def workplace_patterns(root: Path) -> list[re.Pattern]:
-    """Paths of the machine this tree was written on: where it lies now, and anybody's home."""
+    """Returns patterns of local paths: the folder of this tree, and home folders."""
     place = next((str(place) for place in (root.parent, root) if str(place) not in SYSTEM_FOLDERS), None)
     return [HOME] + ([re.compile(rf"(?<![\w./-]){re.escape(place)}(?![\w-])")] if place else [])
 
@@ -212,7 +212,7 @@ def check_tree(root: Path) -> list[Violation]:
         try:
             lines = (root / name).read_text().splitlines()
         except UnicodeDecodeError:
-            continue  # A picture or other binary.
+            continue  # a picture or another binary file
         violations += check_paths(name, lines, patterns)
         if SOURCE.search(name):
             violations += check_source(name, lines)

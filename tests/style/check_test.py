@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Plants violations in a small tree and expects the style check to find each one, and nothing else."""
+"""Plants violations in a small tree, and expects that the style check finds each of them and nothing else."""
 import sys
 import tempfile
 import unittest
@@ -14,7 +14,7 @@ class StyleCheck(unittest.TestCase):
     def setUp(self):
         self._folder = tempfile.TemporaryDirectory()
         self.addCleanup(self._folder.cleanup)
-        # A parent of its own: the folder above the tree counts as part of the workplace.
+        # The tree needs a parent of its own, because paths above the tree count as local paths.
         self.root = Path(self._folder.name) / "parent" / "tree"
         self.root.mkdir(parents=True)
 
@@ -136,8 +136,8 @@ class StyleCheck(unittest.TestCase):
         self.assertIn("comm/base/README.md:1: missing", self.messages()[0])
 
     def test_finds_a_long_readme(self):
-        self.write("comm/base/a.cc", "int x;\n", readme="line\n" * 61)
-        self.assertIn("longer than 60 lines", self.messages()[0])
+        self.write("comm/base/a.cc", "int x;\n", readme="line\n" * 91)
+        self.assertIn("longer than 90 lines", self.messages()[0])
 
     def test_finds_a_long_source(self):
         self.assert_found("comm/base/a.cc", "int x;\n" * 501, "split it")

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Gives .ci/what-failed logs of failed stages and expects the names that their readers look for."""
+"""Gives .ci/what-failed the logs of failed stages, and expects the names of the failed tests."""
 import subprocess
 import tempfile
 import unittest

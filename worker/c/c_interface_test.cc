@@ -1,4 +1,4 @@
-// libsyncline.so as a program sees it: by its header only.
+// Tests libsyncline.so as a program uses it: only through its header.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>
@@ -21,7 +21,7 @@ class CInterface : public ::testing::Test {
  protected:
   void SetUp() override {
     ASSERT_EQ(syncline_options_new(&options_), SYNCLINE_OK);
-    // Nobody listens there.
+    // No coordinator listens there.
     ASSERT_EQ(Set("coordinator", "127.0.0.1:1"), SYNCLINE_OK);
     ASSERT_EQ(syncline_session_create(options_, &session_), SYNCLINE_OK);
   }
@@ -33,7 +33,7 @@ class CInterface : public ::testing::Test {
   syncline_code Set(const char* key, const char* value) {
     return syncline_options_set(options_, key, value);
   }
-  // A tensor of four elements.
+  // Returns a tensor of four elements.
   syncline_tensor Tensor(const char* name) {
     return {.struct_size = sizeof(syncline_tensor),
             .name = name,
@@ -47,7 +47,7 @@ class CInterface : public ::testing::Test {
             .frozen = 0,
             .device = 0};
   }
-  // What Declare says to it.
+  // Declares the tensor and returns the result.
   syncline_code Declare(const syncline_tensor& tensor) {
     uint32_t id = 0;
     return syncline_declare(session_, &tensor, &id);
@@ -202,6 +202,8 @@ TEST_F(CInterface, NullIsAnError) {
   EXPECT_EQ(syncline_loss_scale(nullptr), 1.0f);
   EXPECT_EQ(syncline_world_size(nullptr), 0u);
   syncline_report_loss(nullptr, 0, 0, 0);
+  EXPECT_EQ(syncline_begin_pass(nullptr, SYNCLINE_FORWARD), -1);
+  syncline_end_pass(nullptr);
   syncline_cancel(nullptr);
   syncline_uncancel(nullptr);
   EXPECT_EQ(syncline_leave(nullptr), SYNCLINE_INVALID_ARGUMENT);
@@ -223,7 +225,7 @@ TEST_F(CInterface, DeclaresWhatItIsToldAndRefusesTheRest) {
   ExpectError(Declare(tensor), SYNCLINE_INVALID_ARGUMENT, "dimensions");
   tensor = Tensor("a");
   tensor.data = nullptr;
-  ExpectError(Declare(tensor), SYNCLINE_INVALID_ARGUMENT, "without memory");
+  ExpectError(Declare(tensor), SYNCLINE_INVALID_ARGUMENT, "has no memory");
   tensor = Tensor("a");
   const int unknown = 77;
   std::memcpy(&tensor.dtype, &unknown, sizeof unknown);
@@ -237,12 +239,12 @@ TEST_F(CInterface, DeclaresWhatItIsToldAndRefusesTheRest) {
   ExpectError(Declare(tensor), SYNCLINE_INVALID_ARGUMENT, "more than");
   EXPECT_EQ(Declare(Tensor("a")), SYNCLINE_OK);
   ExpectError(Declare(Tensor("a")), SYNCLINE_ALREADY_EXISTS, "'a'");
-  // One who knows only the first fields.
+  // An older caller, which knows only the first fields.
   tensor = Tensor("b");
   tensor.struct_size = offsetof(syncline_tensor, learning_rate_scale);
   tensor.options = "nonsense";
   EXPECT_EQ(Declare(tensor), SYNCLINE_OK) << syncline_last_error();
-  // A newer one than this library.
+  // A caller that is newer than this library.
   struct {
     syncline_tensor known;
     char more[64];
@@ -296,6 +298,9 @@ TEST_F(CInterface, CallsInTheWrongOrderAreErrors) {
   EXPECT_EQ(syncline_is_ready(session_, 1), -1);
   EXPECT_EQ(syncline_keeps_late(session_, 1), -1);
   syncline_report_loss(session_, 0, 1.0, 1);
+  EXPECT_EQ(syncline_begin_pass(session_, SYNCLINE_FORWARD), 0) << "no trace is open";
+  EXPECT_EQ(syncline_begin_pass(session_, static_cast<syncline_pass>(3)), -1);
+  syncline_end_pass(session_);
 }
 
 TEST_F(CInterface, AStartThatFailsIsAnErrorAndTheEnd) {

@@ -1,4 +1,4 @@
-// Compressed all-reduces of syncline.h.
+// Implements the compressed all-reduces of syncline.h.
 #include "comm/collective/compressed/compressed_all_reduce.h"
 
 #include <memory>
@@ -9,12 +9,14 @@
 #include "worker/c/handles.h"
 
 using syncline::c::CheckProcess;
+using syncline::c::FreeInItsProcess;
 using syncline::c::Guarded;
 using syncline::c::NullArgument;
 using syncline::collective::CompressedAllReduce;
 
 struct syncline_compressed {
-  syncline_group* group;
+  std::shared_ptr<syncline::collective::Group> group;
+  pid_t process;
   std::unique_ptr<CompressedAllReduce> reduce;
 };
 
@@ -37,7 +39,7 @@ syncline_code syncline_compressed_create(syncline_group* group, const char* code
                                                            .codec = codec,
                                                            .elements = count,
                                                            .seed = seed}));
-    *out = new syncline_compressed{group, std::move(made)};
+    *out = new syncline_compressed{group->group, group->process, std::move(made)};
     return absl::OkStatus();
   });
 }
@@ -47,7 +49,7 @@ syncline_code syncline_compressed_mean(syncline_compressed* compressed, float* v
   return Guarded([&]() -> absl::Status {
     if (compressed == nullptr) return NullArgument("compressed");
     if (values == nullptr && count > 0) return NullArgument("values");
-    SYNCLINE_RETURN_IF_ERROR(CheckProcess(compressed->group));
+    SYNCLINE_RETURN_IF_ERROR(CheckProcess(compressed->process));
     return compressed->reduce->Mean({values, count});
   });
 }
@@ -57,10 +59,5 @@ uint64_t syncline_compressed_sent_bytes(const syncline_compressed* compressed) {
 }
 
 void syncline_compressed_free(syncline_compressed* compressed) {
-  // As a group, in a child it can only be forgotten.
-  if (compressed == nullptr || !CheckProcess(compressed->group).ok()) return;
-  Guarded([&] {
-    delete compressed;
-    return absl::OkStatus();
-  });
+  FreeInItsProcess(compressed);
 }

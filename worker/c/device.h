@@ -10,8 +10,8 @@
 
 namespace syncline::c {
 
-// Null for host memory. Unavailable says why tensors cannot lie there, InvalidArgument that
-// there is no such number.
+// Returns null for host memory. Fails with Unavailable if tensors cannot be in that
+// memory, and with InvalidArgument if there is no such number.
 absl::StatusOr<Device*> DeviceOf(uint64_t number);
 
 }  // namespace syncline::c

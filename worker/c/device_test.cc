@@ -1,5 +1,5 @@
-// Tensors in memory of GPUs, as a program sees them by syncline.h; on the emulated GPU of
-// the CUDA module's stand-in, whose memory the host cannot touch.
+// Tests tensors in GPU memory through syncline.h. The emulated GPU of the CUDA module's
+// stand-in has memory that the host cannot access.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -14,7 +14,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// Of two devices.
+// The emulated host has two devices.
 constexpr uint64_t kFirst = 1;
 constexpr uint64_t kMissing = 3;
 
@@ -34,7 +34,7 @@ class CDevice : public ::testing::Test {
   }
   void TearDown() override { syncline_session_free(session_); }
 
-  // A scalar of the device's memory, which nobody touches before the session starts.
+  // Returns a scalar in device memory, which nothing accesses before the session starts.
   static syncline_tensor Tensor(const char* name, uint64_t device) {
     syncline_tensor tensor = {};
     tensor.struct_size = sizeof tensor;
@@ -73,7 +73,7 @@ TEST_F(CDevice, SaysNothingOfCodecsBeforeTheStart) {
   EXPECT_STREQ(syncline_device_codecs(nullptr), "");
 }
 
-// The struct ended with padding, which an older caller need not have cleared.
+// The older struct ended with padding, which a caller may have left uninitialised.
 TEST_F(CDevice, KnowsOfNoDeviceFromOlderCallers) {
   struct Older {
     size_t struct_size;

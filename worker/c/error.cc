@@ -1,4 +1,4 @@
-// What went wrong last in each thread.
+// Keeps the last error of each thread.
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -29,7 +29,7 @@ syncline_code Report(const absl::Status& status) noexcept {
     last.exit_code = ExitCodeOf(status);
     last.rank = collective::FailedRank(status).value_or(-1);
     last.message.assign(status.message().data(), status.message().size());
-  } catch (...) {  // without memory the code has to do
+  } catch (...) {  // without memory only the code is kept
   }
   return static_cast<syncline_code>(status.raw_code());
 }

@@ -1,4 +1,4 @@
-// Groups of syncline.h.
+// Implements the groups of syncline.h.
 #include "worker/c/group.h"
 
 #include <unistd.h>
@@ -14,8 +14,12 @@
 #include "comm/base/status.h"
 #include "worker/c/handles.h"
 
+using syncline::c::CallOf;
 using syncline::c::CheckProcess;
+using syncline::c::GivenGroup;
+using syncline::c::GroupOf;
 using syncline::c::Guarded;
+using syncline::c::HandleOf;
 using syncline::c::NullArgument;
 using syncline::collective::Call;
 using syncline::collective::CollectiveOp;
@@ -24,14 +28,9 @@ using syncline::collective::Group;
 using syncline::collective::GroupOptions;
 using syncline::collective::ReduceOp;
 
-struct syncline_handle {
-  syncline_group* group;
-  Group::Handle handle;
-};
-
 namespace {
 
-// What a member tells the others fits easily.
+// Limit of a stored value. What a member tells the others is shorter.
 constexpr size_t kLongestValue = 4096;
 
 class CallersStore final : public syncline::collective::Store {
@@ -43,7 +42,7 @@ class CallersStore final : public syncline::collective::Store {
       return absl::OkStatus();
     }
     return absl::UnavailableError(
-        absl::StrCat("the store of the group did not take '", key, "'"));
+        absl::StrCat("the group's store did not accept '", key, "'"));
   }
 
   absl::StatusOr<std::string> Get(const std::string& key,
@@ -53,10 +52,9 @@ class CallersStore final : public syncline::collective::Store {
     if (store_.get(store_.context, key.c_str(), absl::ToInt64Milliseconds(timeout),
                    value.data(), &bytes) != 0 ||
         bytes > value.size()) {
-      return absl::DeadlineExceededError(
-          absl::StrCat("the store of the group does not have '", key, "' within ",
-                       absl::FormatDuration(timeout),
-                       ": has the rank that it belongs to been started?"));
+      return absl::DeadlineExceededError(absl::StrCat(
+          "the group's store does not have '", key, "' within ",
+          absl::FormatDuration(timeout), ": has the rank that sets it been started?"));
     }
     return std::string(value.data(), bytes);
   }
@@ -65,7 +63,7 @@ class CallersStore final : public syncline::collective::Store {
   const syncline_store store_;
 };
 
-// The fields that the caller knows; the others are zero.
+// Returns the fields that the caller knows; all others are zero.
 template <typename Struct>
 absl::StatusOr<Struct> Read(const Struct* given, size_t least, const char* name) {
   if (given == nullptr) return NullArgument(name);
@@ -80,26 +78,36 @@ absl::StatusOr<Struct> Read(const Struct* given, size_t least, const char* name)
   return known;
 }
 
+std::string OrEmpty(const char* given) { return given != nullptr ? given : ""; }
+
+absl::StatusOr<syncline::TcpSecurity> SecurityOf(const std::string& name) {
+  for (const auto known : {syncline::TcpSecurity::kTls, syncline::TcpSecurity::kPlain}) {
+    if (name == syncline::TcpSecurityName(known)) return known;
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("security of a group is '", name, "', but must be 'tls' or 'plain'"));
+}
+
+void SetTime(int64_t given_ms, absl::Duration* time) {
+  if (given_ms > 0) *time = absl::Milliseconds(given_ms);
+}
+
 }  // namespace
 
 namespace syncline::c {
 
-absl::Status CheckProcess(const syncline_group* group) {
-  if (group == nullptr) return NullArgument("group");
-  if (group->process == getpid()) return absl::OkStatus();
+absl::Status CheckProcess(pid_t made_by) {
+  if (made_by == getpid()) return absl::OkStatus();
   return absl::FailedPreconditionError(
-      absl::StrCat("the group was made by process ", group->process,
+      absl::StrCat("the group was made by process ", made_by,
                    ", and this is a child of it; make a group of its own here"));
 }
 
-}  // namespace syncline::c
+absl::Status CheckProcess(const syncline_group* group) {
+  return group == nullptr ? NullArgument("group") : CheckProcess(group->process);
+}
 
-namespace {
-
-std::string OrEmpty(const char* given) { return given != nullptr ? given : ""; }
-
-// Whatever it is, it is checked by the group, which knows what there is.
-absl::StatusOr<Call> CallOf(const syncline_group& group, const syncline_call* given) {
+absl::StatusOr<Call> CallOf(int ranks, const syncline_call* given) {
   SYNCLINE_ASSIGN_OR_RETURN(
       const syncline_call known,
       Read(given, offsetof(syncline_call, send_counts), "syncline_call"));
@@ -130,7 +138,6 @@ absl::StatusOr<Call> CallOf(const syncline_group& group, const syncline_call* gi
                .tag = known.tag,
                .label = OrEmpty(known.label),
                .timeout = absl::Milliseconds(known.timeout_ms)};
-  const auto ranks = static_cast<size_t>(group.group->ranks());
   if ((known.send_counts == nullptr) != (known.receive_counts == nullptr)) {
     return absl::InvalidArgumentError(
         "of send_counts and receive_counts one is NULL: give both, or neither");
@@ -141,59 +148,59 @@ absl::StatusOr<Call> CallOf(const syncline_group& group, const syncline_call* gi
   }
   if (known.algorithm != nullptr) {
     SYNCLINE_ASSIGN_OR_RETURN(call.algorithm,
-                              syncline::collective::ParseAlgorithm(known.algorithm));
+                              collective::ParseAlgorithm(known.algorithm));
   }
   return call;
 }
 
-absl::StatusOr<syncline::TcpSecurity> SecurityOf(const std::string& name) {
-  for (const auto known : {syncline::TcpSecurity::kTls, syncline::TcpSecurity::kPlain}) {
-    if (name == syncline::TcpSecurityName(known)) return known;
+absl::StatusOr<GivenGroup> GroupOf(const syncline_group_options* given) {
+  SYNCLINE_ASSIGN_OR_RETURN(
+      const syncline_group_options known,
+      Read(given, offsetof(syncline_group_options, failure_timeout_ms),
+           "syncline_group_options"));
+  if (known.name == nullptr) return NullArgument("name");
+  if (known.store.set == nullptr || known.store.get == nullptr) {
+    return NullArgument("store");
   }
-  return absl::InvalidArgumentError(
-      absl::StrCat("security of a group is '", name, "', but must be 'tls' or 'plain'"));
+  GivenGroup group;
+  group.store = std::make_unique<CallersStore>(known.store);
+  group.options = {.name = known.name,
+                   .rank = static_cast<int>(known.rank),
+                   .ranks = static_cast<int>(known.ranks),
+                   .store = group.store.get(),
+                   .exact_order = known.exact_order != 0,
+                   .address = OrEmpty(known.address),
+                   .host = OrEmpty(known.host),
+                   .costs = OrEmpty(known.costs)};
+  if (const std::string security = OrEmpty(known.security); !security.empty()) {
+    SYNCLINE_ASSIGN_OR_RETURN(group.options.security, SecurityOf(security));
+  }
+  SetTime(known.failure_timeout_ms, &group.options.failure_timeout);
+  SetTime(known.timeout_ms, &group.options.timeout);
+  SetTime(known.start_timeout_ms, &group.options.start_timeout);
+  return group;
 }
 
-void SetTime(int64_t given_ms, absl::Duration* time) {
-  if (given_ms > 0) *time = absl::Milliseconds(given_ms);
-}
-
-}  // namespace
+}  // namespace syncline::c
 
 syncline_code syncline_group_create(const syncline_group_options* options,
                                     syncline_group** out) {
   return Guarded([&]() -> absl::Status {
     if (out == nullptr) return NullArgument("out");
-    SYNCLINE_ASSIGN_OR_RETURN(
-        const syncline_group_options known,
-        Read(options, offsetof(syncline_group_options, failure_timeout_ms),
-             "syncline_group_options"));
-    if (known.name == nullptr) return NullArgument("name");
-    if (known.store.set == nullptr || known.store.get == nullptr) {
-      return NullArgument("store");
-    }
-    CallersStore store(known.store);
-    GroupOptions group = {.name = known.name,
-                          .rank = static_cast<int>(known.rank),
-                          .ranks = static_cast<int>(known.ranks),
-                          .store = &store,
-                          .address = OrEmpty(known.address),
-                          .host = OrEmpty(known.host)};
-    if (const std::string security = OrEmpty(known.security); !security.empty()) {
-      SYNCLINE_ASSIGN_OR_RETURN(group.security, SecurityOf(security));
-    }
-    group.exact_order = known.exact_order != 0;
-    SetTime(known.failure_timeout_ms, &group.failure_timeout);
-    SetTime(known.timeout_ms, &group.timeout);
-    SetTime(known.start_timeout_ms, &group.start_timeout);
-    SYNCLINE_ASSIGN_OR_RETURN(auto made, Group::Create(group));
-    *out = new syncline_group{std::move(made)};
+    SYNCLINE_ASSIGN_OR_RETURN(const GivenGroup given, GroupOf(options));
+    SYNCLINE_ASSIGN_OR_RETURN(auto made, Group::Create(given.options));
+    std::string costs = made->DescribeCosts();
+    *out = new syncline_group{.group = std::move(made), .costs = std::move(costs)};
     return absl::OkStatus();
   });
 }
 
+const char* syncline_group_describe_costs(const syncline_group* group) {
+  return group == nullptr ? "" : group->costs.c_str();
+}
+
 void syncline_group_free(syncline_group* group) {
-  // In a child the group's threads are not there: it cannot be ended, only forgotten.
+  // In a child process the group's threads do not exist, so it cannot be ended.
   if (group == nullptr || !CheckProcess(group).ok()) return;
   Guarded([&] {
     delete group;
@@ -204,7 +211,7 @@ void syncline_group_free(syncline_group* group) {
 syncline_code syncline_group_run(syncline_group* group, const syncline_call* call) {
   return Guarded([&]() -> absl::Status {
     SYNCLINE_RETURN_IF_ERROR(CheckProcess(group));
-    SYNCLINE_ASSIGN_OR_RETURN(Call known, CallOf(*group, call));
+    SYNCLINE_ASSIGN_OR_RETURN(Call known, CallOf(group->group->ranks(), call));
     return group->group->Run(std::move(known));
   });
 }
@@ -214,9 +221,9 @@ syncline_code syncline_group_start(syncline_group* group, const syncline_call* c
   return Guarded([&]() -> absl::Status {
     if (out == nullptr) return NullArgument("out");
     SYNCLINE_RETURN_IF_ERROR(CheckProcess(group));
-    SYNCLINE_ASSIGN_OR_RETURN(Call known, CallOf(*group, call));
+    SYNCLINE_ASSIGN_OR_RETURN(Call known, CallOf(group->group->ranks(), call));
     SYNCLINE_ASSIGN_OR_RETURN(auto handle, group->group->Start(std::move(known)));
-    *out = new syncline_handle{group, std::move(handle)};
+    *out = new HandleOf<Group>(*group->group, std::move(handle));
     return absl::OkStatus();
   });
 }
@@ -224,15 +231,14 @@ syncline_code syncline_group_start(syncline_group* group, const syncline_call* c
 syncline_code syncline_handle_wait(syncline_handle* handle, int64_t timeout_ms) {
   return Guarded([&]() -> absl::Status {
     if (handle == nullptr) return NullArgument("handle");
-    SYNCLINE_RETURN_IF_ERROR(CheckProcess(handle->group));
-    return handle->group->group->Wait(
-        handle->handle, timeout_ms == SYNCLINE_FOREVER ? absl::InfiniteDuration()
+    SYNCLINE_RETURN_IF_ERROR(CheckProcess(handle->process));
+    return handle->Wait(timeout_ms == SYNCLINE_FOREVER ? absl::InfiniteDuration()
                                                        : absl::Milliseconds(timeout_ms));
   });
 }
 
 int syncline_handle_is_done(const syncline_handle* handle) {
-  return handle != nullptr && handle->group->group->IsDone(handle->handle) ? 1 : 0;
+  return handle != nullptr && handle->IsDone() ? 1 : 0;
 }
 
 void syncline_handle_free(syncline_handle* handle) { delete handle; }

@@ -1,11 +1,14 @@
-// Groups through the C interface: a store of callbacks, two ranks as threads.
+// Tests groups through the C interface, with a store of callbacks and two ranks as
+// threads.
 #include <array>
 #include <cstring>
+#include <fstream>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "absl/time/time.h"
+#include "comm/base/temp_directory.h"
 #include "comm/collective/group/store.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -85,9 +88,28 @@ TEST(CGroup, SumsInTheExactOrderWhereItIsAsked) {
   std::vector<float> values(3, 1);
   syncline_call call = SumOf(values);
   EXPECT_EQ(syncline_group_run(group, &call), SYNCLINE_OK);
-  call.algorithm = "tree";  // cannot
+  call.algorithm = "tree";  // not possible for this operation
   EXPECT_EQ(syncline_group_run(group, &call), SYNCLINE_UNIMPLEMENTED);
   syncline_group_free(group);
+}
+
+TEST(CGroup, ChoosesByTheCostsOfAFile) {
+  MemoryStore store;
+  const syncline::TempDirectory directory;
+  const std::string path = directory.File("costs.json");
+  syncline_group_options options = OptionsFor(store, 0, 1);
+  options.costs = path.c_str();
+  std::ofstream(path) << "{}";
+  syncline_group* group = nullptr;
+  EXPECT_EQ(syncline_group_create(&options, &group), SYNCLINE_INVALID_ARGUMENT);
+  EXPECT_THAT(syncline_last_error(), testing::HasSubstr(path));
+  std::ofstream(path) << R"({"version": 1, "per_reduced_byte_s": 1e-9})";
+  options.name = "again";
+  ASSERT_EQ(syncline_group_create(&options, &group), SYNCLINE_OK);
+  EXPECT_THAT(syncline_group_describe_costs(group),
+              testing::HasSubstr("costs are those of a file"));
+  syncline_group_free(group);
+  EXPECT_STREQ(syncline_group_describe_costs(nullptr), "");
 }
 
 TEST(CCompressed, GivesBothRanksTheMean) {
@@ -122,6 +144,75 @@ TEST(CCompressed, GivesBothRanksTheMean) {
   syncline_compressed_free(nullptr);
 }
 
+TEST(CGossip, BringsBothRanksToTheirMean) {
+  MemoryStore store;
+  std::vector<std::thread> threads;
+  for (uint32_t rank = 0; rank < 2; ++rank) {
+    threads.emplace_back([&, rank] {
+      const syncline_group_options options = OptionsFor(store, rank, 2);
+      syncline_group* group = nullptr;
+      ASSERT_EQ(syncline_group_create(&options, &group), SYNCLINE_OK);
+      syncline_gossip_options settings = {};
+      settings.struct_size = sizeof settings;
+      settings.graph = "ring";
+      settings.codec = "fp32";
+      settings.count = 100;
+      syncline_gossip* gossip = nullptr;
+      ASSERT_EQ(syncline_gossip_create(group, &settings, &gossip), SYNCLINE_OK)
+          << syncline_last_error();
+      const std::vector<float> values(100, static_cast<float>(rank + 1));
+      std::vector<float> delta(100);
+      int partner = -1;
+      EXPECT_EQ(
+          syncline_gossip_exchange(gossip, 0, values.data(), delta.data(), 99, &partner),
+          SYNCLINE_INVALID_ARGUMENT);
+      EXPECT_EQ(
+          syncline_gossip_exchange(gossip, 0, values.data(), delta.data(), 100, &partner),
+          SYNCLINE_OK);
+      EXPECT_EQ(partner, static_cast<int>(1 - rank));
+      EXPECT_EQ(delta, std::vector<float>(100, rank == 0 ? 0.5f : -0.5f));
+      double distance = 0;
+      EXPECT_EQ(syncline_gossip_distance(gossip, values.data(), 99, &distance),
+                SYNCLINE_INVALID_ARGUMENT);
+      EXPECT_EQ(syncline_gossip_distance(gossip, values.data(), 100, &distance),
+                SYNCLINE_OK);
+      EXPECT_DOUBLE_EQ(distance, 5);
+      EXPECT_GT(syncline_gossip_sent_bytes(gossip), 0u);
+      EXPECT_EQ(syncline_gossip_kept_bytes(gossip), 0u);
+      // A garbage collector may free them in this order.
+      syncline_group_free(group);
+      EXPECT_GT(syncline_gossip_sent_bytes(gossip), 0u);
+      EXPECT_EQ(syncline_gossip_distance(gossip, values.data(), 100, &distance),
+                SYNCLINE_OK);
+      syncline_gossip_free(gossip);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+TEST(CGossip, SaysWhatIsWrongWithItsSettings) {
+  syncline_gossip_options settings = {};
+  settings.struct_size = sizeof settings;
+  settings.graph = "ring";
+  settings.codec = "topk:ratio=0.01";
+  double gamma = 0;
+  EXPECT_EQ(syncline_gossip_check(&settings, &gamma), SYNCLINE_OK);
+  EXPECT_NEAR(gamma, 0.05, 1e-9);
+  settings.gamma = 1.5;
+  EXPECT_EQ(syncline_gossip_check(&settings, nullptr), SYNCLINE_INVALID_ARGUMENT);
+  settings.gamma = 0;
+  settings.graph = "star";
+  EXPECT_EQ(syncline_gossip_check(&settings, nullptr), SYNCLINE_INVALID_ARGUMENT);
+  settings.graph = nullptr;
+  EXPECT_EQ(syncline_gossip_check(&settings, nullptr), SYNCLINE_INVALID_ARGUMENT);
+  settings.struct_size = 8;
+  EXPECT_EQ(syncline_gossip_check(&settings, nullptr), SYNCLINE_INVALID_ARGUMENT);
+  EXPECT_EQ(syncline_gossip_check(nullptr, nullptr), SYNCLINE_INVALID_ARGUMENT);
+  EXPECT_EQ(syncline_gossip_exchange(nullptr, 0, nullptr, nullptr, 0, nullptr),
+            SYNCLINE_INVALID_ARGUMENT);
+  syncline_gossip_free(nullptr);
+}
+
 TEST(CGroup, WhatIsWrongIsAnErrorAndNoCrash) {
   MemoryStore store;
   syncline_group* group = nullptr;
@@ -147,7 +238,7 @@ TEST(CGroup, WhatIsWrongIsAnErrorAndNoCrash) {
   call.output = nullptr;
   EXPECT_EQ(syncline_group_run(group, &call), SYNCLINE_INVALID_ARGUMENT);
   EXPECT_EQ(syncline_last_error_rank(), -1);
-  // One without the other.
+  // One count array without the other is an error.
   const size_t counts[] = {4};
   std::vector<float> received(4);
   call = SumOf(received);

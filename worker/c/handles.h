@@ -1,5 +1,5 @@
-// What is behind the handles of syncline.h, and the border that every call crosses: no
-// exception leaves, and nothing that is given in can end the process.
+// What the handles of syncline.h contain, and the guard around every call: no exception
+// leaves the library, and no argument can end the process.
 #pragma once
 
 #include <unistd.h>
@@ -18,7 +18,7 @@
 
 struct syncline_options {
   syncline::SessionOptions values;
-  std::string given_out;  // by syncline_options_get
+  std::string given_out;  // last result of syncline_options_get
 };
 
 struct syncline_session {
@@ -35,12 +35,12 @@ struct syncline_memory {
 
 namespace syncline::c {
 
-// Keeps the error for syncline_last_error of this thread; its code.
+// Stores the error for syncline_last_error of this thread, and returns its code.
 syncline_code Report(const absl::Status& status) noexcept;
 
 absl::Status NullArgument(const char* name);
 
-// Runs `call`, which returns an absl::Status.
+// Runs `call`, which returns an absl::Status, and reports the result.
 template <typename Call>
 syncline_code Guarded(const Call& call) noexcept {
   try {

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What the dynamic linker sees of libsyncline.so.
+"""Tests the symbols of libsyncline.so, its headers, and that it can be loaded beside torch.
 
     worker/c/library_test.py LIBRARY HEADER [TestClass.test_name]
 """
@@ -45,8 +45,10 @@ class Library(unittest.TestCase):
     def test_exports_what_the_header_declares_and_nothing_else(self):
         listed = subprocess.run(["nm", "-D", "--defined-only", LIBRARY], capture_output=True, text=True, check=True)
         exported = {line.split()[-1] for line in listed.stdout.splitlines()}
-        with open(HEADER) as header:
-            declared = set(re.findall(r"SYNCLINE_API [^;(]*?(syncline_\w+)\(", header.read()))
+        declared = set()
+        for header in (HEADER, HEADER.replace("syncline.h", "syncline_collective.h")):
+            with open(header) as file:
+                declared |= set(re.findall(r"SYNCLINE_API [^;(]*?(syncline_\w+)\(", file.read()))
         self.assertGreater(len(declared), 25)
         self.assertEqual(exported, declared)
 
@@ -54,6 +56,10 @@ class Library(unittest.TestCase):
         for language in (["cc", "-x", "c", "-std=c11"], ["c++", "-x", "c++", "-std=c++17"]):
             checked = subprocess.run([*language, "-Wall", "-Wextra", "-Werror", "-pedantic", "-fsyntax-only", "-"],
                                      input=f'#include "{HEADER}"', capture_output=True, text=True)  # fmt: skip
+            self.assertEqual(checked.returncode, 0, checked.stderr)
+            collective = HEADER.replace("syncline.h", "syncline_collective.h")
+            checked = subprocess.run([*language, "-Wall", "-Wextra", "-Werror", "-pedantic", "-fsyntax-only", "-"],
+                                     input=f'#include "{collective}"', capture_output=True, text=True)  # fmt: skip
             self.assertEqual(checked.returncode, 0, checked.stderr)
 
     def test_refuses_to_be_its_own_cuda_module(self):
@@ -64,7 +70,7 @@ class Library(unittest.TestCase):
             ran = subprocess.run([sys.executable, "-c", CHECK_DEVICE, LIBRARY], capture_output=True, text=True, timeout=120,
                                  env={**os.environ, "SYNCLINE_CUDA_MODULE": copy})  # fmt: skip
         self.assertEqual(ran.returncode, 0, ran.stderr)
-        self.assertRegex(ran.stdout, r"^14 .*copy.so is no Syncline CUDA module: .* SYNCLINE_CUDA_MODULE says so: .* unset it")
+        self.assertRegex(ran.stdout, r"^14 .*copy.so is not a Syncline CUDA module: .* SYNCLINE_CUDA_MODULE says so: .* unset it")
 
     def test_loads_into_a_process_with_torch(self):
         python = next((python for python in (sys.executable, "/usr/bin/python3") if has_torch(python)), None)

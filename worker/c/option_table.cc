@@ -24,7 +24,7 @@ absl::Status Set(std::string& option, const std::string& value) {
 
 absl::Status Set(uint32_t& option, const std::string& value) {
   if (absl::SimpleAtoi(value, &option)) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("'", value, "' is no whole number"));
+  return absl::InvalidArgumentError(absl::StrCat("'", value, "' is not a whole number"));
 }
 
 absl::Status Set(bool& option, const std::string& value) {
@@ -41,7 +41,7 @@ absl::Status Set(std::optional<uint32_t>& option, const std::string& value) {
 absl::Status Set(absl::Duration& option, const std::string& value) {
   if (absl::ParseDuration(value, &option)) return absl::OkStatus();
   return absl::InvalidArgumentError(
-      absl::StrCat("'", value, "' is no duration such as 10s or 500ms"));
+      absl::StrCat("'", value, "' is not a duration such as 10s or 500ms"));
 }
 
 absl::Status Set(NamedOptions& option, const std::string& value) {
@@ -56,7 +56,8 @@ absl::Status Set(OptionValues& option, const std::string& value) {
 
 using TwoNames = std::array<std::string_view, 2>;
 
-// The names of an enumeration's values, in order.
+// Sets an option of an enumeration from the name of a value. `names`: in the enum's
+// order.
 template <typename Enum>
 absl::Status SetEnum(Enum& option, const std::string& value, const TwoNames& names) {
   const auto found = std::ranges::find(names, value);
@@ -89,7 +90,7 @@ struct Option {
   std::string (*get)(const SessionOptions& options);
 };
 
-// Of a member that Set and Get know.
+// Returns the option for a member whose type Set and Get support.
 template <auto kMember>
 constexpr Option Of(std::string_view key) {
   return {.key = key,
@@ -124,7 +125,7 @@ constexpr Option OfEnum(std::string_view key) {
           }};
 }
 
-// Which has a short form of its own.
+// Returns the option for the mode, which has a short form.
 constexpr Option OfMode(std::string_view key) {
   return {
       .key = key,
@@ -135,7 +136,7 @@ constexpr Option OfMode(std::string_view key) {
       .get = [](const SessionOptions& options) { return Get(options.training.mode); }};
 }
 
-// Sets three others.
+// Returns the option for a preset, which sets three other options.
 constexpr Option OfPreset(std::string_view key) {
   return {
       .key = key,
@@ -145,7 +146,7 @@ constexpr Option OfPreset(std::string_view key) {
           [](const SessionOptions& options) { return std::string(PresetOf(options)); }};
 }
 
-// What is not the job's settings, which have a table of their own (comm/job).
+// All options except the job's settings, which have their own table (comm/job).
 constexpr std::array kOptions = {
     Of<&SessionOptions::coordinator>("coordinator"),
     Of<&SessionOptions::job>("job"),
@@ -199,7 +200,7 @@ absl::Status SetOption(SessionOptions& options, std::string_view key,
   const Option* option = Find(key);
   const JobSetting* setting = FindSetting(key);
   if (option == nullptr && setting == nullptr) return UnknownOption(key);
-  SessionOptions changed = options;  // a value that is refused changes nothing
+  SessionOptions changed = options;  // so that a refused value changes nothing
   const absl::Status status = setting != nullptr
                                   ? SetJobSetting(*setting, value, changed.settings)
                                   : option->set(changed, value);

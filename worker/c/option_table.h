@@ -1,4 +1,4 @@
-// The options of a session by their names, as strings.
+// Options of a session by name, as strings.
 #pragma once
 
 #include <optional>
@@ -10,11 +10,11 @@
 
 namespace syncline::c {
 
-// InvalidArgument names the key or the value, and what is allowed.
+// Fails with InvalidArgument, which names the key or the value, and what is allowed.
 absl::Status SetOption(SessionOptions& options, std::string_view key,
                        const std::string& value);
 
-// As SetOption would take it; none for an unknown key.
+// Returns the value in the form that SetOption accepts; nullopt for an unknown key.
 std::optional<std::string> GetOption(const SessionOptions& options, std::string_view key);
 
 }  // namespace syncline::c

@@ -1,4 +1,4 @@
-// Options of syncline.h.
+// Implements the options of syncline.h.
 #include <cstdio>
 #include <memory>
 #include <string>
@@ -20,7 +20,8 @@ static_assert(static_cast<int>(LogLevel::kError) == SYNCLINE_LOG_ERROR);
 
 namespace {
 
-// A program that waits says for what, also one that has not asked for a log.
+// The default log. A program then says what it waits for, even if it has asked for no
+// log.
 Logger ToStandardError() {
   const auto print = [](LogLevel, const std::string& line) {
     std::fprintf(stderr, "syncline: %s\n", line.c_str());

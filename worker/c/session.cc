@@ -1,4 +1,4 @@
-// Sessions of syncline.h.
+// Implements the sessions of syncline.h.
 #include "worker/client/session.h"
 
 #include <algorithm>
@@ -19,6 +19,7 @@
 
 using syncline::ConstTensorMemory;
 using syncline::DType;
+using syncline::ModelPass;
 using syncline::Session;
 using syncline::SessionStats;
 using syncline::TensorMemory;
@@ -58,7 +59,7 @@ absl::StatusOr<DType> DTypeOf(syncline_dtype dtype) {
   }
 }
 
-// Runs `call` with the session, in the process that made it.
+// Runs `call` with the session. Fails in another process than the one that made it.
 template <typename Call>
 syncline_code With(const syncline_session* session, const Call& call) noexcept {
   return Guarded([&]() -> absl::Status {
@@ -67,7 +68,7 @@ syncline_code With(const syncline_session* session, const Call& call) noexcept {
   });
 }
 
-// ... and a timeout.
+// The same for calls with a timeout.
 template <typename Call>
 syncline_code Waiting(const syncline_session* session, int64_t timeout_ms,
                       const Call& call) noexcept {
@@ -77,7 +78,7 @@ syncline_code Waiting(const syncline_session* session, int64_t timeout_ms,
   });
 }
 
-// What a session says of itself; `otherwise` where there is none.
+// Returns a property of the session; `otherwise` if there is no usable session.
 template <typename Value, typename Call>
 Value Ask(const syncline_session* session, Value otherwise, const Call& call) noexcept {
   With(session, [&](Session& of) {
@@ -87,7 +88,7 @@ Value Ask(const syncline_session* session, Value otherwise, const Call& call) no
   return otherwise;
 }
 
-// The fields that the caller knows; the others are zero.
+// Returns the fields that the caller knows; all others are zero.
 absl::StatusOr<syncline_tensor> Read(const syncline_tensor* given) {
   if (given == nullptr) return NullArgument("tensor");
   syncline_tensor tensor = {};
@@ -141,7 +142,7 @@ syncline_code syncline_session_create(const syncline_options* options,
 }
 
 void syncline_session_free(syncline_session* session) {
-  // In a child the session's threads are not there: it cannot be ended, only forgotten.
+  // In a child process the session's threads do not exist, so it cannot be ended.
   if (session == nullptr || !CheckProcess(session).ok()) return;
   Guarded([&] {
     delete session;
@@ -313,6 +314,21 @@ void syncline_report_loss(syncline_session* session, uint64_t step, double loss,
                           uint32_t samples) {
   With(session, [&](Session& of) {
     of.ReportLoss(step, loss, samples);
+    return absl::OkStatus();
+  });
+}
+
+int syncline_begin_pass(syncline_session* session, syncline_pass pass) {
+  if (pass != SYNCLINE_FORWARD && pass != SYNCLINE_BACKWARD) return -1;
+  return Ask(session, -1, [&](Session& of) {
+    const bool is_traced = of.BeginPass(pass == SYNCLINE_FORWARD ? ModelPass::kForward
+                                                                 : ModelPass::kBackward);
+    return is_traced ? 1 : 0;
+  });
+}
+void syncline_end_pass(syncline_session* session) {
+  With(session, [](Session& of) {
+    of.EndPass();
     return absl::OkStatus();
   });
 }

@@ -1,10 +1,11 @@
-// Syncline's client for C++17: syncline.h with objects that free themselves and errors that are exceptions. Header
-// only, so that it works with any compiler and standard library: between it and libsyncline.so there is only C.
+// Syncline's client for C++17: syncline.h with objects that free themselves, and
+// exceptions for errors. It is header-only and calls only C functions, so it works with
+// any compiler and standard library.
 //
-//   syncline::Options options = syncline::Options::FromEnv();  // what `syncline run` sets
+//   auto options = syncline::Options::FromEnv();  // what `syncline run` sets
 //   options.Set("optimizer", "adamw:lr=0.001");
 //   syncline::Session session(options);
-//   const syncline::TensorId weight = session.Declare("fc.weight", {10, 128}, weights.data());
+//   const auto weight = session.Declare("fc.weight", {10, 128}, weights.data());
 //   session.Start();
 //   while (session.step() < steps) {
 //     session.Wait(weight);  // just before its layer runs
@@ -14,8 +15,9 @@
 //   session.WaitAll();
 //   session.Leave();
 //
-// syncline.h says what each function does, how long memory stays in use, and which thread may call what. Not for
-// programs that include worker/client/session.h of Syncline's own tree, which has the same names.
+// syncline.h describes each function, how long memory stays in use, and which thread may
+// call what. Do not include this header together with worker/client/session.h of
+// Syncline's own tree, which has the same names.
 #pragma once
 
 #include <chrono>
@@ -34,14 +36,14 @@ using TensorId = uint32_t;
 
 class Error : public std::runtime_error {
  public:
-  // The one that the calling thread met last.
+  // Takes the message of this thread's last error.
   explicit Error(syncline_code code)
       : std::runtime_error(syncline_last_error()),
         code_(code),
         exit_code_(syncline_last_error_exit_code()) {}
 
   syncline_code code() const noexcept { return code_; }
-  // With which a program ends that gives up for it, so that launchers know what to do.
+  // The exit code for a program that ends because of this error. Launchers understand it.
   int exit_code() const noexcept { return exit_code_; }
 
  private:
@@ -53,24 +55,24 @@ inline void Check(syncline_code code) {
   if (code != SYNCLINE_OK) throw Error(code);
 }
 
-// Throws where tensors cannot lie in memory of the device; the error says why.
+// Throws if tensors cannot be in the memory of the device; the error says why.
 inline void CheckDevice(uint64_t device) { Check(syncline_device_check(device)); }
 
-// For calls that wait. Forever() is their default.
+// Limit of calls that wait. The default is Forever().
 using Timeout = std::chrono::milliseconds;
 inline constexpr Timeout Forever() { return Timeout(SYNCLINE_FOREVER); }
 
 class Options {
  public:
   Options() : Options(&syncline_options_new) {}
-  // From the environment that launchers set.
+  // Makes options from the environment that launchers set.
   static Options FromEnv() { return Options(&syncline_options_from_env); }
 
   Options& Set(const std::string& key, const std::string& value) {
     Check(syncline_options_set(handle(), key.c_str(), value.c_str()));
     return *this;
   }
-  // "" for an unknown key.
+  // Returns "" for an unknown key.
   std::string Get(const std::string& key) const {
     const char* value = syncline_options_get(handle(), key.c_str());
     return value == nullptr ? std::string() : std::string(value);
@@ -96,10 +98,10 @@ class Options {
   std::unique_ptr<syncline_options, Free> handle_;
 };
 
-// What syncline_tensor has beside name, shape and memory; the defaults are the job's.
+// Further fields of syncline_tensor. The defaults are the job's.
 struct TensorOptions {
   double learning_rate_scale = 1;
-  std::string options = {};  // of the optimizer: "weight_decay=0"
+  std::string options = {};  // of the optimizer, such as "weight_decay=0"
   std::string state = {};
   bool frozen = false;
 };
@@ -147,7 +149,7 @@ class Session {
   void PushPull(TensorId tensor, const float* gradient, uint32_t samples) {
     Check(syncline_push_pull(handle(), tensor, gradient, SYNCLINE_FLOAT32, samples));
   }
-  // Gradients of any type, where the weights lie.
+  // A gradient of any type, on the device of the weights.
   struct ConstMemory {
     const void* data;
     syncline_dtype dtype;
@@ -157,8 +159,8 @@ class Session {
     Check(syncline_push_pull_from(handle(), tensor, gradient.data, gradient.dtype,
                                   gradient.device, samples));
   }
-  // Memory for one gradient, which servers of this host read where it lies; the rules are
-  // those of syncline_memory_new. It lives as long as it is referred to.
+  // Returns memory for one gradient that servers on this host read in place. The rules of
+  // syncline_memory_new apply. It lives as long as it is referred to.
   std::shared_ptr<float> AllocateGradient(size_t elements) {
     syncline_memory* made = nullptr;
     Check(syncline_memory_new(handle(), elements, SYNCLINE_FLOAT32, &made));
@@ -203,6 +205,8 @@ class Session {
   void ReportLoss(uint64_t step, double loss, uint32_t samples) {
     syncline_report_loss(handle(), step, loss, samples);
   }
+  bool BeginPass(syncline_pass pass) { return syncline_begin_pass(handle(), pass) == 1; }
+  void EndPass() { syncline_end_pass(handle()); }
   void SaveResiduals(const std::string& path) {
     Check(syncline_save_residuals(handle(), path.c_str()));
   }

@@ -1,4 +1,5 @@
-// push_codec=auto through the exchange: what acknowledgements take decides the codec.
+// Tests of push_codec=auto in the exchange: the time until acknowledgements arrive
+// decides the codec.
 #include <algorithm>
 #include <iterator>
 #include <memory>
@@ -19,7 +20,7 @@ using ::testing::HasSubstr;
 constexpr uint32_t kHalf = 2 * kTileElements;
 constexpr uint32_t kElements = 2 * kHalf;  // 512 KiB in BF16
 
-// One worker with one tensor, of two blocks, and a server that answers after so long.
+// One worker with one tensor of two blocks, and a server whose answers take a given time.
 class ChosenExchange : public ::testing::Test {
  protected:
   void Start(ReceiverPlace receiver) {
@@ -38,7 +39,8 @@ class ChosenExchange : public ::testing::Test {
     ASSERT_TRUE(exchange_->IsReady(0));
   }
 
-  // Pushes a step whose acknowledgements come after `answer`; the bytes that were sent.
+  // Pushes a step whose acknowledgements come after `answer`. Returns the bytes that were
+  // sent.
   size_t Step(uint64_t step, absl::Duration answer) {
     size_t bytes = 0;
     ExchangeOutputs outputs = exchange_->Push(0, gradient_, 1, now_);

@@ -7,7 +7,7 @@
 namespace syncline {
 namespace {
 
-constexpr uint64_t kSeeEvery = 64;  // steps
+constexpr uint64_t kSeeEvery = 64;  // steps between two looks at a gradient
 
 CodecPolicy::Work InNanoseconds(const CodecChooser::Work& work) {
   return {.elements = work.values,

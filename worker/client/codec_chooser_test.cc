@@ -26,7 +26,7 @@ ExchangeOptions Options(std::string_view push) {
   return options;
 }
 
-// A mebibyte on a wire that carries so many bytes a second.
+// Returns the measurement of a mebibyte on a wire of this speed.
 CodecChooser::Work Wire(double bytes_per_second) {
   return {.bytes = 1 << 20, .time = absl::Seconds((1 << 20) / bytes_per_second)};
 }
@@ -87,7 +87,7 @@ TEST(ChoosingByStatistics, LooksAtAGradientNowAndThen) {
   EXPECT_THAT(chooser.Reason(), HasSubstr("blocks"));
 }
 
-// A clock on which everything takes a millisecond.
+// A clock that advances a millisecond at each reading.
 class SlowClock final : public Clock {
  public:
   absl::Duration Now() const override { return now_ += absl::Milliseconds(1); }
@@ -96,7 +96,7 @@ class SlowClock final : public Clock {
   mutable absl::Duration now_ = absl::ZeroDuration();
 };
 
-// A worker's way through the changes of codec: nothing is lost.
+// The codec changes several times, and no part of the gradients is lost.
 TEST(ChoosingEncoder, KeepsWhatOneCodecLosesForTheNext) {
   const SlowClock clock;
   BufferPool pool(64 << 20);

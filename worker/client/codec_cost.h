@@ -1,4 +1,4 @@
-// What encoding or decoding costs, measured where somebody hands out a clock.
+// The cost of encoding or decoding, which is measured if there is a clock.
 #pragma once
 
 #include <cstdint>
@@ -18,10 +18,10 @@ struct CodecCost {
   }
 };
 
-// Adds the time of its own life to a cost.
+// Adds the time from its construction to its destruction to a cost.
 class CodecTimer {
  public:
-  // Null: nothing is measured. Clock and cost outlive it.
+  // `clock` null: nothing is measured. Clock and cost must outlive it.
   CodecTimer(const Clock* clock, uint64_t values, CodecCost& cost)
       : clock_(clock), values_(values), cost_(cost) {
     if (clock_ != nullptr) start_ = clock_->Now();

@@ -8,15 +8,16 @@
 namespace syncline {
 namespace {
 
-// For each thread. The exchange asks for two encodings at once for each of them.
-constexpr uint32_t kMostWaiting = 4;
+// Pieces of work that may wait for each thread before the threads count as behind. The
+// exchange requests two encodings at a time for each thread.
+constexpr uint32_t kMaxWaiting = 4;
 
 }  // namespace
 
 uint32_t ThreadsForCodecs(std::optional<uint32_t> asked) {
   if (asked) return std::min(*asked, kMaxCodecThreads);
   const auto cores = static_cast<uint32_t>(std::max(1, DescribeMachine().cores));
-  return std::min(cores / 2, kMostCodecThreads);
+  return std::min(cores / 2, kMaxDefaultCodecThreads);
 }
 
 CodecThreads::~CodecThreads() {
@@ -41,7 +42,7 @@ void CodecThreads::Submit(Work work) {
 
 bool CodecThreads::IsBehind() const {
   absl::MutexLock lock(&mutex_);
-  return waiting_.size() >= size_t{kMostWaiting} * options_.threads;
+  return waiting_.size() >= size_t{kMaxWaiting} * options_.threads;
 }
 
 void CodecThreads::Finish() {

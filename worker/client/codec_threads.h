@@ -1,11 +1,11 @@
-// The few threads that encode and decode for an exchange, beside its own. They begin with
-// the first work, and sleep while there is none.
+// Threads that encode and decode for an exchange, besides its own thread. They are
+// started by the first Submit, and sleep while there is no work.
 //
 //   CodecThreads threads({.threads = ThreadsForCodecs(std::nullopt)});
 //   threads.Submit([=](CodecWorkspace& workspace) { work->Run(workspace); Post(work); });
 //   threads.Finish();  // nothing reads gradients or writes weights any more
 //
-// Thread safety: all but the work itself from one thread.
+// Thread safety: one thread calls all functions. The work runs on the codec threads.
 #pragma once
 
 #include <cstdint>
@@ -23,35 +23,36 @@
 
 namespace syncline {
 
-// More would only wait for memory.
-inline constexpr uint32_t kMostCodecThreads = 4;
-// That a user may ask for.
+// Largest default. More threads would only wait for memory.
+inline constexpr uint32_t kMaxDefaultCodecThreads = 4;
+// Largest number that a user may ask for.
 inline constexpr uint32_t kMaxCodecThreads = 64;
 
-// As many as are asked for; otherwise half of the cores that this process may use, and none
-// where it has a single one.
+// Returns the number of threads: `asked`, or by default half of the cores that this
+// process may use, at most kMaxDefaultCodecThreads. With a single core the default is 0.
 uint32_t ThreadsForCodecs(std::optional<uint32_t> asked);
 
 class CodecThreads {
  public:
   struct Options {
     uint32_t threads = 1;
-    // Of the threads, in order; fewer: the others are not traced.
+    // Trace tracks of the threads, in order. Threads without one are not traced.
     std::vector<TraceTrack*> tracks = {};
   };
   explicit CodecThreads(Options options) : options_(std::move(options)) {}
-  // Runs what was submitted before.
+  // Runs all submitted work first.
   ~CodecThreads() ABSL_LOCKS_EXCLUDED(mutex_);
   CodecThreads(const CodecThreads&) = delete;
   CodecThreads& operator=(const CodecThreads&) = delete;
 
-  // Called by one of these threads, with what is its own; waits for nobody.
+  // Called on one of the threads, with that thread's workspace. It must not wait for
+  // other work.
   using Work = std::function<void(CodecWorkspace&)>;
-  // In the order of submission, several at once.
+  // Adds work. Work starts in the order of submission, and several pieces run at once.
   void Submit(Work work) ABSL_LOCKS_EXCLUDED(mutex_);
-  // So much waits that who submits had better do the next work itself.
+  // Whether so much work waits that the caller should run the next piece itself.
   bool IsBehind() const ABSL_LOCKS_EXCLUDED(mutex_);
-  // Waits until all that was submitted has been run.
+  // Blocks until all submitted work has run.
   void Finish() ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
@@ -66,7 +67,8 @@ class CodecThreads {
 
   mutable absl::Mutex mutex_;
   std::deque<Work> waiting_ ABSL_GUARDED_BY(mutex_);
-  size_t under_way_ ABSL_GUARDED_BY(mutex_) = 0;  // waits, or is run
+  // Number of pieces of work that wait or run.
+  size_t under_way_ ABSL_GUARDED_BY(mutex_) = 0;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
 };
 

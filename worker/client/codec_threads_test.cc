@@ -1,4 +1,4 @@
-// The threads that encode, and a data plane that is closed while they do.
+// Tests of the codec threads.
 #include "worker/client/codec_threads.h"
 
 #include <algorithm>
@@ -20,7 +20,7 @@ namespace {
 constexpr uint32_t kBlocks = 40;
 constexpr uint32_t kElements = kTileElements + 100;
 
-// What is made of blocks of one tensor with error feedback.
+// Encodes the blocks of one tensor with error feedback, over several steps.
 class Works {
  public:
   explicit Works(uint32_t steps) : steps_(steps) {
@@ -151,7 +151,7 @@ TEST(CodecThreads, AreBehindOnceFourWorksWaitForEach) {
 TEST(CodecThreads, AreAsManyAsAskedFor) {
   EXPECT_EQ(ThreadsForCodecs(0), 0u);
   EXPECT_EQ(ThreadsForCodecs(7), 7u);
-  EXPECT_LE(ThreadsForCodecs(std::nullopt), kMostCodecThreads);
+  EXPECT_LE(ThreadsForCodecs(std::nullopt), kMaxDefaultCodecThreads);
 }
 
 }  // namespace

@@ -1,6 +1,6 @@
-// What a thread that encodes and decodes has of its own.
+// Scratch memory of one thread that encodes and decodes.
 //
-// Thread safety: none; one thread's.
+// Thread safety: none; each thread has its own.
 #pragma once
 
 #include <memory>
@@ -15,7 +15,7 @@
 namespace syncline {
 
 struct CodecWorkspace {
-  // For a GPU's memory; made where it is needed.
+  // Returns this thread's queue of the GPU. Creates it on first use.
   DeviceQueue& QueueOf(Device& device) {
     for (const auto& queue : queues) {
       if (&queue->device() == &device) return *queue;
@@ -24,13 +24,14 @@ struct CodecWorkspace {
         std::make_unique<DeviceQueue>(device, DeviceQueue::Thread::kOurs));
   }
 
-  std::vector<float> tile = {};  // of gradients and weights that are not the host's FP32
+  // One tile in FP32, of gradients and weights that are on a GPU or not FP32.
+  std::vector<float> tile = {};
   std::vector<std::unique_ptr<DeviceQueue>> queues = {};
   GradientMemory::Workspace memory = {};
   std::optional<TensorHistogram> histogram = std::nullopt;
-  TraceTrack* trace = nullptr;  // of this thread; null: none
-  bool is_of_exchange =
-      false;  // its thread is the exchange's own, which does nothing else
+  TraceTrack* trace = nullptr;  // this thread's track; null: it is not traced
+  // Whether this is the exchange's own thread, which can do nothing else meanwhile.
+  bool is_of_exchange = false;
 };
 
 }  // namespace syncline

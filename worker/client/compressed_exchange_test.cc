@@ -1,4 +1,4 @@
-// Compressed transfers: tensor 0 travels as int8 with error feedback, both ways.
+// Tests of compressed transfers: tensor 0 is sent as int8 with error feedback, both ways.
 #include <limits>
 #include <optional>
 #include <vector>
@@ -46,7 +46,7 @@ class CompressedExchange : public ExchangeTest {
     return PublishTiles(*options_.transfers[0].publish.codec, version, value, crc);
   }
 
-  // What a push of tensor 0 decodes to.
+  // Returns the values that a push of tensor 0 decodes to.
   std::vector<float> Pushed(const Seen& seen, uint64_t step, uint64_t epoch = 3) {
     std::vector<float> values(4);
     EXPECT_EQ(seen.sends.size(), 1u);
@@ -69,7 +69,7 @@ TEST_F(CompressedExchange, AddsDeltasToTheViewItHolds) {
   EXPECT_THAT(PublishDelta(1, 0.5f).ready, ElementsAre(0u));
   EXPECT_THAT(first_, Each(FloatNear(1.5f, 1e-6)));
   See(exchange_->Push(0, gradient_, 1, now_));
-  PublishDelta(1, 0.5f);  // again
+  PublishDelta(1, 0.5f);  // a repetition
   EXPECT_THAT(first_, Each(FloatNear(1.5f, 1e-6)));
 }
 
@@ -84,11 +84,11 @@ TEST_F(CompressedExchange, TakesNoDeltaToWhatItDoesNotHold) {
 TEST_F(CompressedExchange, AViewThatDivergedIsTakenAnew) {
   See(exchange_->Push(0, gradient_, 1, now_));
   Answer(From(MessageKind::kAck, 0, 0));
-  first_[2] += 1;  // somebody writes to the weights
+  first_[2] += 1;  // the program writes to the weights
   const Seen seen = PublishDelta(1, 0.5f, CrcOf(std::vector<float>(4, 1.5f)));
   EXPECT_THAT(seen.ready, IsEmpty());
   EXPECT_THAT(seen.Messages(), ElementsAre(std::pair(MessageKind::kPull, 0u)));
-  EXPECT_EQ(seen.sends.at(0).header.flags, kFlagAnew);
+  EXPECT_EQ(seen.sends.at(0).header.flags, kFlagResend);
   EXPECT_EQ(exchange_->stats().diverged_blocks, 1u);
   EXPECT_THAT(PublishDelta(1, 0.5f).ready, IsEmpty()) << "only all of it will do";
   EXPECT_THAT(PublishWhole(1, 1.5f).ready, ElementsAre(0u));
@@ -98,12 +98,12 @@ TEST_F(CompressedExchange, AViewThatDivergedIsTakenAnew) {
 TEST_F(CompressedExchange, AViewThatCannotBeUsedIsAskedForAnewALittleLater) {
   See(exchange_->Push(0, gradient_, 1, now_));
   Answer(From(MessageKind::kAck, 0, 0));
-  Answer(From(MessageKind::kPublish, 0, 1));  // nothing in it
+  Answer(From(MessageKind::kPublish, 0, 1));  // without a payload
   EXPECT_THAT(See(exchange_->Tick(now_)).Messages(), IsEmpty());
   now_ += absl::Milliseconds(10);
   const Seen seen = See(exchange_->Tick(now_));
   ASSERT_THAT(seen.Messages(), ElementsAre(std::pair(MessageKind::kPull, 0u)));
-  EXPECT_EQ(seen.sends[0].header.flags, kFlagAnew);
+  EXPECT_EQ(seen.sends[0].header.flags, kFlagResend);
   EXPECT_THAT(PublishWhole(1, 1.5f).ready, ElementsAre(0u));
 }
 
@@ -118,11 +118,11 @@ TEST_F(CompressedExchange, RepetitionsSendTheSameAndLoseNothingTwice) {
   const std::vector<float> gradient = {1.0f, 0.3333f, -0.7777f, 0.01f};
   const std::vector<float> once = Pushed(See(exchange_->Push(0, gradient, 1, now_)), 0);
   EXPECT_EQ(Pushed(Reconnect(), 0), once);
-  // And under another epoch.
+  // The bytes are also the same in another epoch.
   See(exchange_->EpochChanged(9, SeedRole::kReceiver, now_));
   EXPECT_EQ(Pushed(Reconnect(), 0, 9), once);
   PublishDelta(1, 0.0f);
-  // What that step lost comes with the next one, once.
+  // The next step sends what that step lost, once.
   const std::vector<float> zeros(4);
   const std::vector<float> rest = Pushed(See(exchange_->Push(0, zeros, 1, now_)), 1, 9);
   for (size_t i = 0; i < 4; ++i) {

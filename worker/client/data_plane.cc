@@ -12,18 +12,19 @@
 namespace syncline {
 namespace {
 
-// Fine enough for the exchange's first back-off, rare enough to cost nothing.
+// Shorter than about the exchange's first back-off, and long enough to cost nothing.
 constexpr absl::Duration kTickPeriod = absl::Milliseconds(10);
 
-// Gradients for which the loop is woken once, and with its messages the server. Twice and
-// four times as much were no faster (tests/bench/ddp.py).
+// Bytes of gradients that are pushed before the loop thread is woken. Its messages then
+// wake the server once. Two and four times as many were not faster (tests/bench/ddp.py).
 constexpr size_t kTogetherBytes = 256 << 10;
 
-// What the loop thread encodes without a look at the transport in between, unless all
-// servers are on this host: a large block, or many small ones.
+// Number of elements (one large block, or many small ones) that the loop thread encodes
+// between two rounds of the transport, unless all servers are on this host.
 constexpr size_t kTogetherElements = kTileElements;
 
-// Publications in landing and BF16 blocks on their way out: twice the default window.
+// The pool has memory for views that arrive and for encoded blocks that are sent: twice
+// the default window.
 constexpr size_t kPoolBytes = 2 * kDefaultWindowBytes;
 
 bool IsWelcome(const MessageHeader& header) {
@@ -88,7 +89,7 @@ void DataPlane::Open(Transport& transport, const std::vector<MemoryView>& weight
   exchange.clock = &clock_;
   workspace_.trace = exchange.trace;
   if (const uint32_t threads = options_.codec_threads; threads > 0) {
-    // While one is encoded the next one waits, and the one before is sent.
+    // While a thread encodes one block, the next one already waits for it.
     exchange.encodings_at_once = 2 * threads;
     codec_threads_ = std::make_unique<CodecThreads>(
         CodecThreads::Options{.threads = threads, .tracks = options_.codec_tracks});
@@ -140,7 +141,7 @@ void DataPlane::Do(const Act& act) {
   links_->OfferRoom(*exchange_, clock_.Now());
   Run(act(*exchange_));
   if (failed_ || exchange_ == nullptr) return;
-  // What came may have made room.
+  // The input may have made room for more.
   links_->OfferRoom(*exchange_, clock_.Now());
   Run(exchange_->Pump(clock_.Now()));
   EncodeHere();
@@ -154,7 +155,8 @@ void DataPlane::Encode(std::shared_ptr<EncodeWork> work) {
   }
 }
 
-// Rather than have received views pile up, the loop decodes some itself.
+// The loop thread decodes a view itself if the codec threads are behind, so that received
+// views do not pile up.
 void DataPlane::Decode(std::shared_ptr<DecodeWork> work) {
   const bool is_here =
       work->IsShort() || codec_threads_ == nullptr || codec_threads_->IsBehind();
@@ -179,11 +181,12 @@ void DataPlane::Submit(std::shared_ptr<Work> work) {
   });
 }
 
-// Each block leaves before the next one is encoded. Within a host nothing is to be done in
-// between to keep it going, and looking for answers to each block would have processes that
-// share few cores take turns block by block.
+// Sends each block before it encodes the next one. Between hosts it returns to the
+// transport after kTogetherElements, to keep the transfer going. Within a host the
+// transfer needs no help. Looking for an answer after each block would make processes
+// that share few cores take turns block by block.
 void DataPlane::EncodeHere() {
-  if (std::exchange(encodes_here_, true)) return;  // what was sent is done already
+  if (std::exchange(encodes_here_, true)) return;  // called again from a finished send
   size_t elements = 0;
   while (!to_encode_.empty() && !failed_) {
     if (elements >= kTogetherElements && !all_local_) {
@@ -265,9 +268,9 @@ absl::Status DataPlane::WithMemories(const std::function<absl::Status(Memories)>
   };
   const auto call = std::make_shared<Call>();
   loop_->Post([this, call, &use](Transport&) {
-    AwaitCodecs();  // not under the lock: the caller's limit counts meanwhile
+    AwaitCodecs();  // without the lock, so that the caller can time out meanwhile
     absl::MutexLock lock(&call->mutex);
-    if (!call->is_wanted) return;  // `use` may be gone
+    if (!call->is_wanted) return;  // the caller timed out: `use` is no longer valid
     if (exchange_ == nullptr) {
       call->answer = absl::FailedPreconditionError("the session is over");
       return call->answered.SignalAll();
@@ -347,8 +350,8 @@ void DataPlane::Run(ExchangeOutputs outputs) {
 }
 
 void DataPlane::Send(ExchangeSend send) {
-  // Whether it arrived is not told by `done`: the shard's answer says so, or the
-  // connection fails.
+  // `done` does not mean that the message arrived. The shard's answer confirms that, or
+  // the connection fails.
   SendDone done = [](const absl::Status&) {};
   if (send.borrows_gradient) {
     ++borrowed_sends_;
@@ -379,12 +382,12 @@ absl::StatusOr<Buffer> DataPlane::Land(const From& from, ByteView header,
   SYNCLINE_ASSIGN_OR_RETURN(const MessageHeader parsed, ParseHeader(header));
   if (exchange_ == nullptr) return absl::FailedPreconditionError("not started");
   if (!IsOfItsShard(from, parsed)) {
-    return absl::PermissionDeniedError("not of the shard that this block is on");
+    return absl::PermissionDeniedError("not from the shard that has this block");
   }
   const size_t limit = exchange_->MaxPayloadBytes(parsed);
   if (payload_bytes > limit) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "payload of ", payload_bytes, " bytes where at most ", limit, " can be meant"));
+        "payload of ", payload_bytes, " bytes, but at most ", limit, " are allowed"));
   }
   return pool_.Allocate(payload_bytes);
 }
@@ -393,7 +396,7 @@ void DataPlane::OnMessage(ByteView header, Buffer payload) {
   Take(std::nullopt, header, Slice::Of(payload));
 }
 
-// A view is one run of bytes.
+// A view is contiguous, so it has no head. Other messages are dropped.
 void DataPlane::OnBorrowed(ByteView header, Landed payload) {
   if (payload.head.size == 0) Take(std::nullopt, header, std::move(payload.body));
 }
@@ -409,7 +412,7 @@ bool DataPlane::IsOfItsShard(const From& from, const MessageHeader& header) {
   ++foreign_messages_;
   if (!named_foreign_.insert(from).second) return false;
   options_.log.Warning(
-      "a message in the name of a shard came from somebody else; such messages are "
+      "a message in the name of a shard came from another sender; such messages are "
       "dropped",
       {{"shard", shard},
        {"from", from ? absl::StrCat("shard ", *from) : "this host's shared memory"},

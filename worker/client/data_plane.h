@@ -1,5 +1,5 @@
-// The data plane of a session: the thread that runs the transport and the exchange, and
-// the ones that encode and decode for it.
+// The data plane of a session: the loop thread that runs the transport and the exchange,
+// and the threads that encode and decode for it.
 //
 // Thread safety: every public method may be called from any thread. Events are called on
 // the loop thread and must not block.
@@ -42,18 +42,17 @@ namespace syncline {
 struct DataPlaneOptions {
   Timeouts timeouts = Timeouts::Derive(kDefaultFailureTimeout);
   std::vector<std::string> shard_addresses = {};
-  // What this worker shares with the server of each shard; needed where it is not on this
-  // host.
+  // One key for each shard, shared with its server; required for servers on other hosts.
   std::vector<SecretKey> shard_keys = {};
   ExchangeOptions exchange;
-  // That encode and decode beside the loop thread, and their tracks; 0: it does that itself,
-  // a block between two rounds of the transport.
+  // Number of threads that encode and decode, and their tracks in traces. 0: the loop
+  // thread does it, one block between two rounds of the transport.
   uint32_t codec_threads = 0;
   std::vector<TraceTrack*> codec_tracks = {};
-  // Whose tensors are gradients that servers of this host read where they lie, too.
+  // Servers on this host read gradients in this arena in place.
   std::shared_ptr<SharedArena> arena = SharedArena::Create({});
   Logger log;
-  // Called on the loop thread; null: UCX.
+  // Creates the transport, on the loop thread. Null: NetworkTransport.
   std::function<absl::StatusOr<std::unique_ptr<Transport>>(Receiver&)> make_transport =
       nullptr;
 };
@@ -73,10 +72,10 @@ class DataPlane : private Receiver {
                                                           DataPlaneEvents events);
   ~DataPlane() override;
 
-  // Small gradients leave together: once they are kTogetherBytes, with Flush, or after
-  // 10 ms. From one thread at a time, as Skip and Flush.
+  // Small gradients are collected and sent together: once they have kTogetherBytes, by
+  // Flush, or after 10 ms. Push, Skip and Flush: one thread at a time.
   void Push(uint32_t tensor, const ConstMemoryView& gradient, uint32_t samples);
-  // What was pushed and skipped leaves now.
+  // Sends all pushes and skips so far.
   void Flush();
   // See Exchange::SetRateFactor.
   void SetRateFactor(uint32_t tensor, float factor);
@@ -89,21 +88,22 @@ class DataPlane : private Receiver {
   void Settle(uint32_t tensor);
   // See Exchange::Part; answered by on_parted.
   void Part();
-  // What the worker keeps of each tensor, in order, for as long as `use` runs on the loop
-  // thread; its answer. DeadlineExceeded after `limit`.
+  // Runs `use` on the loop thread with the error feedback of each tensor, in order, and
+  // returns its result. DeadlineExceeded after `limit`.
   using Memories = std::span<GradientMemory* const>;
   absl::Status WithMemories(const std::function<absl::Status(Memories)>& use,
                             absl::Duration limit);
   void EpochChanged(uint64_t epoch, SeedRole role);
   // See Exchange::SetStaleness.
   void SetStaleness(uint64_t staleness);
-  // Other servers have taken over these shards. Before EpochChanged of the epoch in which
-  // they are there.
+  // Reports that other servers have taken over these shards. Must come before
+  // EpochChanged of the epoch from which on they hold them.
   void Moved(std::vector<ShardPlace> places);
-  // Ends the exchange and closes all connections. `closed` is called on the loop thread,
-  // once nothing reads gradients or touches weights any more; a transport that does not let
-  // go of them within Timeouts::shutdown_grace is reported and no longer waited for. False
-  // when the loop is stopping: then it is not called, and Stop's end says the same.
+  // Ends the exchange and closes all connections. Calls `closed` on the loop thread once
+  // nothing uses gradients or weights any more. If the transport still uses them after
+  // Timeouts::shutdown_grace, that is logged, and `closed` is called. Returns false if
+  // the loop is stopping: `closed` is not called then, and the memory is free once Stop
+  // returns.
   bool Close(std::function<void()> closed);
   void Stop();
 
@@ -119,7 +119,7 @@ class DataPlane : private Receiver {
   absl::StatusOr<std::unique_ptr<Transport>> MakeTransport();
   ShardLinksOptions LinksOptions() const;
   void Tick();
-  // Runs what `act` gives out, once the exchange knows how much it may send.
+  // Tells the exchange how much it may send, and runs the outputs of `act`.
   template <typename Act>
   void Do(const Act& act);
   void Run(ExchangeOutputs outputs);
@@ -127,17 +127,17 @@ class DataPlane : private Receiver {
   void Encode(std::shared_ptr<EncodeWork> work);
   void EncodeHere();
   void Decode(std::shared_ptr<DecodeWork> work);
-  // To the codec threads; the exchange is told what it came to.
+  // Gives the work to the codec threads, and its result to the exchange.
   template <typename Work>
   void Submit(std::shared_ptr<Work> work);
-  // Until nothing is encoded or decoded any more.
+  // Waits until nothing is being encoded or decoded.
   void AwaitCodecs();
   void Fail(const absl::Status& status);
   void PublishProgress();
 
-  // Memory of the caller that was being sent is free.
+  // A send no longer uses the caller's memory.
   void Returned(uint32_t block);
-  // There may be room for more.
+  // A send is done, so there may be room for more.
   void Sent();
   void ReportIfClosed();
   void NoteUnfinished();
@@ -147,15 +147,15 @@ class DataPlane : private Receiver {
   void OnMessage(ByteView header, Buffer payload) override;
   void OnBorrowed(ByteView header, Landed payload) override;
 
-  // What comes on the connection to one shard.
+  // Receives what arrives on the connection to one shard.
   class FromShard;
-  // The shard on whose connection a message came; none: it came to the transport's
+  // The shard on whose connection a message arrived. Empty: it arrived at the transport's
   // receiver.
   using From = std::optional<uint32_t>;
   absl::StatusOr<Buffer> Land(const From& from, ByteView header, size_t payload_bytes);
   void Take(const From& from, ByteView header, Slice payload);
-  // False for what no shard would send, and for what somebody else than its shard sent: a
-  // server speaks for the blocks that it holds, and for no others.
+  // Returns whether the message may have been sent by the server of its block's shard. A
+  // server may send messages for its own blocks only.
   bool IsOfItsShard(const From& from, const MessageHeader& header);
 
   const DataPlaneOptions options_;
@@ -163,27 +163,27 @@ class DataPlane : private Receiver {
   const SteadyClock clock_;
   std::unique_ptr<TransportLoop> loop_;
 
-  size_t waiting_bytes_ = 0;  // of gradients that the loop was not woken for
+  size_t waiting_bytes_ = 0;  // bytes of gradients that the loop was not yet woken for
 
-  // Of the loop thread.
+  // The loop thread's.
   BufferPool pool_;
-  // Servers of this host read contributions in place.
+  // Servers on this host read contributions in this arena in place.
   const std::shared_ptr<SharedArena> arena_;
   std::unique_ptr<Exchange> exchange_;
   std::deque<std::shared_ptr<EncodeWork>> to_encode_;  // on this thread
   bool encodes_here_ = false;
   bool all_local_ = false;  // all servers are on this host
   CodecWorkspace workspace_ = {.is_of_exchange = true};
-  // Null: everything is encoded and decoded on this thread.
+  // Null: the loop thread encodes and decodes.
   std::unique_ptr<CodecThreads> codec_threads_;
   std::vector<std::unique_ptr<FromShard>> from_shards_;  // in order; outlive links_
   std::unique_ptr<ShardLinks> links_;
   bool failed_ = false;
   uint64_t foreign_messages_ = 0;
-  std::set<From> named_foreign_;            // the log has a line of these
-  size_t borrowed_sends_ = 0;               // under way, from the caller's memory
-  std::vector<ByteView> unfinished_;        // gradients, when it was closed
-  std::function<void()> closed_ = nullptr;  // to be told
+  std::set<From> named_foreign_;            // senders that were logged
+  size_t borrowed_sends_ = 0;               // sends under way from the caller's memory
+  std::vector<ByteView> unfinished_;        // gradients in use at Close
+  std::function<void()> closed_ = nullptr;  // Close's argument, not yet called
   absl::Duration give_up_at_ = absl::InfiniteDuration();
 
   // Written by the loop thread, read by anyone.

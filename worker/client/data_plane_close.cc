@@ -1,12 +1,12 @@
-// How a data plane ends, and the program's memory with it is the program's again.
+// Closes a data plane, and gives the program's memory back to it.
 #include <utility>
 
 #include "worker/client/data_plane.h"
 
 namespace syncline {
 
-// The endpoints go first: what they still send is cancelled, and its memory with it free
-// once that was told.
+// Destroys the exchange and the endpoints, which cancels their sends. A send's memory is
+// free once its `done` was called.
 bool DataPlane::Close(std::function<void()> closed) {
   return loop_->Post([this, closed = std::move(closed)](Transport&) {
     failed_ = true;
@@ -33,7 +33,7 @@ void DataPlane::ReportIfClosed() {
 }
 
 void DataPlane::Stop() {
-  if (loop_ == nullptr) return;  // it was never started
+  if (loop_ == nullptr) return;  // the loop was never started
   Close(nullptr);
   loop_->Stop();
   NoteUnfinished();
@@ -44,14 +44,15 @@ void DataPlane::NoteUnfinished() {
   if (exchange_ != nullptr) unfinished_ = exchange_->UnfinishedGradients();
 }
 
-// Servers may still hold what they were lent, and count it before they hear that this worker
-// is gone. The program, which gets its gradients back, must not change that.
+// Withdraws gradients that servers may still read in place. A server may count such a
+// gradient before it learns that this worker is gone. It must not see what the program
+// writes to the memory from now on.
 void DataPlane::HideUnfinished() {
   for (const ByteView gradient : unfinished_) {
     if (arena_->Withdraw(gradient)) continue;
     options_.log.Warning(
-        "no memory to take a gradient back that servers read where it lies: what the "
-        "program writes there until they hear that this worker has gone may count",
+        "too little memory to copy a gradient that servers read in place: what the "
+        "program writes to it before they learn that this worker has left may count",
         {{"bytes", gradient.size()}});
   }
 }

@@ -1,5 +1,5 @@
-// Who may speak to the data plane in whose name: servers of one shard each, over TLS, one
-// of which is somebody else's by now.
+// Tests that a server cannot send messages in another shard's name. There are two servers
+// of one shard each, connected by TLS. An attacker controls one of them.
 #include <array>
 #include <atomic>
 #include <cstddef>
@@ -43,7 +43,7 @@ MessageHeader As(const MessageHeader& question, MessageKind kind) {
   return header;
 }
 
-// The server of one shard, which says what the test makes it say.
+// The server of one shard. The test decides what it sends.
 class FakeShard : private Receiver, private Acceptor {
  public:
   FakeShard() {
@@ -57,7 +57,7 @@ class FakeShard : private Receiver, private Acceptor {
   void Progress() { transport_->Progress(); }
   void Break() { endpoint_ = nullptr; }
 
-  // The newest of a kind that came, once; nullptr: none.
+  // Removes the messages of this kind, and returns the newest one. Null: there are none.
   std::unique_ptr<MessageHeader> Take(MessageKind kind) {
     std::unique_ptr<MessageHeader> found;
     std::erase_if(arrived_, [&](const MessageHeader& header) {
@@ -69,7 +69,7 @@ class FakeShard : private Receiver, private Acceptor {
   }
 
   void Send(MessageHeader header) { endpoint_->Send(SealHeader(header), {}, nullptr); }
-  // The view of what `pull` asks for; all its elements are `value`.
+  // Answers `pull` with a view whose elements are all `value`.
   void Publish(const MessageHeader& pull, float value) {
     MessageHeader header = As(pull, MessageKind::kPublish);
     header.flags = 0;
@@ -103,7 +103,8 @@ class FakeShard : private Receiver, private Acceptor {
   std::unique_ptr<Endpoint> endpoint_;
 };
 
-// One of messages that come by no connection of a shard, as those in shared memory do.
+// A transport that can also deliver messages without a shard's connection, as shared
+// memory does.
 class WithAnotherWay : public Transport {
  public:
   WithAnotherWay(std::unique_ptr<Transport> inner, Receiver& receiver)
@@ -138,8 +139,8 @@ class WithAnotherWay : public Transport {
   std::vector<MessageHeader> waiting_ ABSL_GUARDED_BY(mutex_);
 };
 
-// A worker of two tensors of one block each, the first on the honest shard 0, the second
-// on shard 1, which was stolen.
+// A worker with two tensors of one block each. The first is on the honest shard 0, the
+// second on the stolen shard 1.
 class DataPlanePeers : public ::testing::Test {
  protected:
   DataPlanePeers() {
@@ -187,7 +188,7 @@ class DataPlanePeers : public ::testing::Test {
     EXPECT_TRUE(Await([&] { return (header = shard.Take(kind)) != nullptr; }));
     return header != nullptr ? *header : MessageHeader();
   }
-  // What it asks this shard for once it is welcome.
+  // Welcomes the worker to this shard. Returns the first request that follows.
   MessageHeader Greet(FakeShard& shard) {
     shard.Send(As(Next(shard, MessageKind::kHello), MessageKind::kWelcome));
     return Next(shard, MessageKind::kPull);
@@ -243,7 +244,7 @@ TEST_F(DataPlanePeers, AServerWelcomesNobodyForAnother) {
 
 TEST_F(DataPlanePeers, WhatComesByNoConnectionIsOfNoShardThatHasOne) {
   const MessageHeader of_honest = Greet(honest_);
-  // Its answer could be that the worker's own values are right.
+  // The shard may answer that the worker's own values are the view.
   ASSERT_EQ(of_honest.flags & kFlagHeld, kFlagHeld);
   const MessageHeader forged = As(of_honest, MessageKind::kPublish);
   other_way_.load()->Deliver(forged);

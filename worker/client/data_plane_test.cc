@@ -1,9 +1,8 @@
-// The data plane over a transport that holds on to what it is given to send.
+// Tests of the data plane over a transport that does not finish its sends by itself.
 #include "worker/client/data_plane.h"
 
 #include <algorithm>
 #include <atomic>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -15,6 +14,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/synchronization/notification.h"
 #include "comm/base/env.h"
+#include "comm/base/eventually.h"
 #include "comm/base/limits.h"
 #include "comm/base/tiling.h"
 #include "comm/base/trace_recorder.h"
@@ -27,33 +27,25 @@ namespace syncline {
 namespace {
 
 constexpr absl::Duration kPatience = absl::Minutes(1);
-constexpr absl::Duration kMoment = absl::Milliseconds(50);  // for what must not happen
+// How long tests wait for something that must not happen.
+constexpr absl::Duration kMoment = absl::Milliseconds(50);
 constexpr uint32_t kElements = 1000;
 constexpr uint32_t kManyElements = 2 * kTileElements;  // still one block
 
-// What the test and the loop thread tell each other.
+// Values that the test and the loop thread share.
 struct Script {
-  std::atomic<int> held = 0;    // sends that are not done
-  std::atomic<int> rounds = 0;  // of Progress
+  std::atomic<int> held = 0;    // number of sends that are not done
+  std::atomic<int> rounds = 0;  // number of calls of Progress
   std::atomic<int> wakes = 0;
   std::atomic<uint32_t> elements = kElements;   // of each tensor
   std::atomic<CodecId> codec = CodecId::kFp32;  // of views
   std::atomic<bool> closed = false;             // the endpoint is gone
   std::atomic<bool> let_go = false;             // sends of closed endpoints may complete
-  std::atomic<bool> acknowledge = false;        // what is held is acknowledged, once
+  std::atomic<bool> acknowledge = false;        // acknowledge the held send, once
 };
 
-bool Await(const std::function<bool()>& condition) {
-  const absl::Time deadline = absl::Now() + kPatience;
-  while (!condition()) {
-    if (absl::Now() > deadline) return false;
-    absl::SleepFor(absl::Milliseconds(1));
-  }
-  return true;
-}
-
-// Answers pulls, and reads the payload of every push in every round, as a network card
-// does that has not sent it yet.
+// Answers pulls, and reads the payload of every push in every round, like a network card
+// that has not sent it yet.
 class HoldingTransport : public Transport {
  public:
   HoldingTransport(Receiver& receiver, Script& script)
@@ -83,7 +75,7 @@ class HoldingTransport : public Transport {
 
   void Wait(absl::Duration timeout) override {
     const absl::MutexLock lock(&mutex_);
-    // Rounds go on although nobody wakes the loop.
+    // The time limit keeps rounds going if nothing wakes the loop.
     mutex_.AwaitWithTimeout(absl::Condition(&awake_),
                             std::min(timeout, absl::Milliseconds(1)));
     awake_ = false;
@@ -112,7 +104,7 @@ class HoldingTransport : public Transport {
     void Send(ByteView header, Payload payload, SendDone done) override {
       transport_.Send(*ParseHeader(header), std::move(payload), std::move(done));
     }
-    // There is room for one block.
+    // The window has room for one block.
     SendState send_state() const override {
       return {.accepted_bytes = transport_.held_.empty() ? 0 : kDefaultWindowBytes};
     }
@@ -179,7 +171,7 @@ class HoldingTransport : public Transport {
   bool awake_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
-// Holds up who asks for the time, until it is let go.
+// A clock whose Now blocks until LetGo.
 class HoldingClock final : public Clock {
  public:
   absl::Duration Now() const override {
@@ -195,19 +187,19 @@ class HoldingClock final : public Clock {
   absl::Notification let_go_;
 };
 
-// Two tensors of which both gradients were pushed: one is held by the transport, the
-// other waits in the exchange for room.
+// Two tensors whose gradients were both pushed. The transport holds one, and the other
+// waits in the exchange for room.
 class ClosingDataPlane : public ::testing::Test {
  protected:
   void Push(absl::Duration grace) {
     Start(grace, "fp32");
     for (uint32_t tensor : {0u, 1u}) plane_->Push(tensor, *gradients_[tensor], 1);
-    ASSERT_TRUE(Await([&] { return script_.held == 1; }));
+    ASSERT_TRUE(Eventually([&] { return script_.held == 1; }));
   }
 
   void Start(absl::Duration grace, const char* codec, uint32_t threads = 0) {
     Launch(grace, {*ParseTransfer(codec), *ParseTransfer("fp32")}, threads);
-    ASSERT_TRUE(Await([&] { return ready_ == 2; }));
+    ASSERT_TRUE(Eventually([&] { return ready_ == 2; }));
   }
 
   void Launch(absl::Duration grace, const TensorTransfers& transfers, uint32_t threads) {
@@ -231,21 +223,21 @@ class ClosingDataPlane : public ::testing::Test {
                                 .on_failed = [](const absl::Status&) {}});
   }
 
-  // A view is being decoded by another thread until clock_ is let go, and another one waits.
+  // Lets a codec thread decode a view until clock_ is let go, while another view waits.
   void ReceiveOnAThread() {
     script_.elements = kManyElements;
     script_.codec = CodecId::kBf16;
     for (auto& weights : weights_) weights.assign(kManyElements, 5.0f);
-    first_step_ = 1;  // a trace knows no step that made version 0
+    first_step_ = 1;  // version 0 is not the result of a step, so it is not traced
     tracks_ = {recorder_.AddTrack("codec 1")};
     recorder_.Open(0);
     recorder_.Limit(1);
     Launch(absl::Hours(1), {*ParseTransfer("fp32"), *ParseTransfer("bf16")}, 1);
-    ASSERT_TRUE(Await([&] { return clock_.asked(); }));
+    ASSERT_TRUE(Eventually([&] { return clock_.asked(); }));
   }
 
-  // One gradient is being encoded by another thread until clock_ is let go. Nothing else
-  // reads that clock.
+  // Lets a codec thread encode a gradient until clock_ is let go. Nothing else reads that
+  // clock.
   void PushToAThread(const char* codec) {
     script_.elements = kManyElements;
     for (auto& weights : weights_) weights.assign(kManyElements, 0.0f);
@@ -255,15 +247,15 @@ class ClosingDataPlane : public ::testing::Test {
     Start(absl::Hours(1), codec, 1);
     plane_->Push(0, *gradients_[0], 1);
     plane_->Flush();
-    ASSERT_TRUE(Await([&] { return clock_.asked(); }));
+    ASSERT_TRUE(Eventually([&] { return clock_.asked(); }));
   }
 
   void RunRounds() {
     const int rounds = script_.rounds;
-    ASSERT_TRUE(Await([&] { return script_.rounds > rounds + 3; }));
+    ASSERT_TRUE(Eventually([&] { return script_.rounds > rounds + 3; }));
   }
 
-  // The loop takes nothing that is posted until go_on_ is notified.
+  // Closes the data plane, and blocks its loop until go_on_ is notified.
   void CloseAndHoldTheLoop() {
     script_.let_go = true;
     plane_->Close([this] {
@@ -292,7 +284,7 @@ class ClosingDataPlane : public ::testing::Test {
 TEST_F(ClosingDataPlane, SaysSoWhenNothingReadsGradientsAnyMore) {
   Push(absl::Hours(1));
   ASSERT_TRUE(plane_->Close([this] { told_.Notify(); }));
-  ASSERT_TRUE(Await([&] { return script_.closed.load(); }));
+  ASSERT_TRUE(Eventually([&] { return script_.closed.load(); }));
   RunRounds();
   EXPECT_FALSE(told_.HasBeenNotified()) << "the transport still reads";
   script_.let_go = true;
@@ -306,7 +298,7 @@ TEST_F(ClosingDataPlane, EncodesNothingMoreWhateverArrives) {
   Push(absl::Hours(1));
   script_.let_go = true;
   plane_->Close([this] { told_.Notify(); });
-  // The room in the window that the other gradient waits for.
+  // This makes the room that the other gradient waits for.
   script_.acknowledge = true;
   ASSERT_TRUE(told_.WaitForNotificationWithTimeout(kPatience));
   for (auto& gradient : gradients_) gradient.reset();
@@ -326,8 +318,8 @@ TEST_F(ClosingDataPlane, DoesNotWaitForeverForATransportThatDoesNotLetGo) {
   plane_->Stop();
 }
 
-// Gradients are the program's again once it is told so, also those that other threads
-// were encoding.
+// Once Close has reported the end, the program may free its gradients, including those
+// that codec threads were encoding.
 TEST_F(ClosingDataPlane, WaitsForWhatIsBeingEncoded) {
   script_.elements = kManyElements;
   for (const uint32_t threads : {0u, 1u, 3u}) {
@@ -341,7 +333,7 @@ TEST_F(ClosingDataPlane, WaitsForWhatIsBeingEncoded) {
       plane_->Flush();
       script_.let_go = true;
       if (round % 2 == 1) {
-        ASSERT_TRUE(Await([&] { return script_.held > 0; }));
+        ASSERT_TRUE(Eventually([&] { return script_.held > 0; }));
       }
       ASSERT_TRUE(plane_->Close([&] { told.Notify(); }));
       ASSERT_TRUE(told.WaitForNotificationWithTimeout(kPatience));
@@ -353,7 +345,8 @@ TEST_F(ClosingDataPlane, WaitsForWhatIsBeingEncoded) {
   }
 }
 
-// What is made of it is not kept by the exchange: a failure here breaks no other test.
+// The exchange keeps no error feedback for this codec, so a failure here does not break
+// other tests.
 TEST_F(ClosingDataPlane, IsNotClosedWhileAThreadEncodes) {
   PushToAThread("bf16");
   script_.let_go = true;
@@ -368,14 +361,14 @@ TEST_F(ClosingDataPlane, GoesOnWhileAThreadDecodes) {
   RunRounds();
   EXPECT_EQ(ready_, 0);
   clock_.LetGo();
-  ASSERT_TRUE(Await([&] { return ready_ == 2; }));
+  ASSERT_TRUE(Eventually([&] { return ready_ == 2; }));
   for (const auto& weights : weights_) {
     EXPECT_EQ(weights, std::vector<float>(kManyElements, 0.0f));
   }
   script_.let_go = true;
 }
 
-// Weights are the program's once it is told so.
+// Once Close has reported the end, the program may use its weights.
 TEST_F(ClosingDataPlane, IsNotClosedWhileAThreadDecodes) {
   ReceiveOnAThread();
   script_.let_go = true;
@@ -436,7 +429,7 @@ TEST_F(ClosingDataPlane, FlushWakesItsLoopForASmallGradient) {
   go_on_.Notify();
 }
 
-// Whose gradient of tensor 0 a server reads where it lies, and holds.
+// A server reads the gradient of tensor 0 in place, and holds it.
 class LendingDataPlane : public ClosingDataPlane {
  protected:
   LendingDataPlane() : memory_(arena_->AllocateTensor(kElements * sizeof(float))) {
@@ -447,7 +440,7 @@ class LendingDataPlane : public ClosingDataPlane {
   std::span<float> values() const {
     return {reinterpret_cast<float*>(memory_.get()), kElements};
   }
-  // What the server sees.
+  // Returns the first element as the server sees it.
   float first() const { return *reinterpret_cast<const float*>(borrowed_.data); }
 
   const std::shared_ptr<std::byte> memory_;
@@ -459,7 +452,7 @@ TEST_F(LendingDataPlane, HidesWhatIsWrittenToAGradientThatMayStillCount) {
   Start(absl::Hours(1), "fp32");
   plane_->Push(0, std::span<const float>(values()), 1);
   plane_->Flush();
-  ASSERT_TRUE(Await([&] { return script_.held == 1; }));
+  ASSERT_TRUE(Eventually([&] { return script_.held == 1; }));
   script_.let_go = true;
   ASSERT_TRUE(plane_->Close([this] { told_.Notify(); }));
   ASSERT_TRUE(told_.WaitForNotificationWithTimeout(kPatience));

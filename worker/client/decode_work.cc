@@ -29,11 +29,10 @@ void DecodeWork::Run(CodecWorkspace& workspace) {
   if (options_.clock != nullptr && has_values) cost_.values = place_.range.elements;
   if (!has_values) cost_ = {};
   view_.payload = {};
-  // A version is what the step before it made.
   if (is_traced) {
     track->Add({.begin_ns = began,
                 .end_ns = track->Now(),
-                .step = version - 1,
+                .step = options_.step,
                 .block = view_.header.block,
                 .rank = static_cast<uint16_t>(options_.rank),
                 .kind = TraceKind::kDecodeBlock});

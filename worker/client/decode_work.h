@@ -1,12 +1,13 @@
-// A view that is to land in the weights of one block: the exchange asks for it, and some
-// thread does it. It touches nothing but its view and these weights, so works of different
-// blocks may run at once, on any threads and in any order: the weights are the same.
+// A request to decode a view into the weights of one block: the exchange creates it, and
+// any thread runs it. It touches only its view and these weights, so requests of
+// different blocks may run at once, on any threads and in any order, with the same
+// weights as result.
 //
-//   CodecWorkspace workspace;                        // of this thread
+//   CodecWorkspace workspace;                        // one for each thread
 //   work->Run(workspace);                            // ExchangeDecode::work
 //   outputs = exchange.Decoded(*work, clock.Now());  // on the exchange's own thread
 //
-// Thread safety: one thread runs it, and hands it back.
+// Thread safety: one thread at a time.
 #pragma once
 
 #include <cstddef>
@@ -22,7 +23,7 @@
 
 namespace syncline {
 
-// As it came from a shard.
+// A view as it arrived from a shard.
 struct PublishedView {
   MessageHeader header = {};
   Slice payload = {};
@@ -33,24 +34,26 @@ class DecodeWork {
   struct Options {
     uint32_t job = 0;
     uint32_t rank = 0;
+    uint64_t step = 0;             // for traces: of the contribution that it follows
     const Clock* clock = nullptr;  // null: the cost is not measured
   };
-  // `landing` outlives it; so does the payload, where the view does not own it.
+  // `landing` must outlive it, and so must a payload that the view does not own.
   DecodeWork(const Options& options, const ViewLanding& landing, PublishedView view,
              const ViewLanding::Place& place);
 
-  // Once. Lets go of the payload.
+  // Decodes, and releases the payload. Call it once.
   void Run(CodecWorkspace& workspace);
 
-  // Whether another thread would cost more than it takes from this one: little, or no more
-  // than a copy.
+  // Whether handing it to another thread would cost more than running it: it is small, or
+  // no more than a copy.
   bool IsShort() const { return is_short_; }
 
   const MessageHeader& header() const { return view_.header; }
   size_t payload_bytes() const { return payload_bytes_; }
 
-  // ---- What it came to ----
-  // Of the GPU whose memory was written; the rest has a meaning only where this is OK.
+  // ---- Results ----
+  // An error of the GPU whose memory was written. The other results are valid only if
+  // this is OK.
   const absl::Status& status() const { return status_; }
   ViewLanding::Result result() const { return result_; }
   const CodecCost& cost() const { return cost_; }

@@ -1,4 +1,4 @@
-// An exchange whose views somebody else decodes, when and in what order he likes.
+// Tests of an exchange whose views are decoded late and in any order.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -44,7 +44,7 @@ class Decoding : public ExchangeTest {
     See(exchange_->Start(now_));
     See(exchange_->Connected(0, now_));
   }
-  // All blocks hold version 0, and step 0 is pushed and acknowledged.
+  // Publishes version 0 of all blocks, and pushes and acknowledges step 0.
   void BeginAndPush(SyncMode mode = {}) {
     Begin(mode);
     for (uint32_t block = 0; block < kBlocks; ++block) View(block, 0);
@@ -59,7 +59,7 @@ class Decoding : public ExchangeTest {
   MessageHeader ViewHeader(uint32_t block, uint64_t version) {
     return From(MessageKind::kPublish, block, version);
   }
-  // All its values are its version.
+  // Returns a view whose values are all its version.
   Buffer ViewPayload(uint32_t block, uint64_t version) {
     const std::vector<float> values(kBlockElements, static_cast<float>(version));
     const BlockRange range{0, uint64_t{block} * kBlockElements, kBlockElements};
@@ -69,7 +69,8 @@ class Decoding : public ExchangeTest {
   Seen View(uint32_t block, uint64_t version) {
     return Answer(ViewHeader(block, version), ViewPayload(block, version).view());
   }
-  // Its bytes are gone when this returns.
+  // Delivers a view, and returns the request to decode it. The delivered bytes are freed
+  // when this returns.
   std::shared_ptr<DecodeWork> AskedFor(uint32_t block, uint64_t version) {
     const Seen seen = View(block, version);
     EXPECT_THAT(seen.ready, IsEmpty());
@@ -126,7 +127,7 @@ TEST_F(Decoding, AViewThatComesTwiceIsDecodedOnce) {
   EXPECT_EQ(exchange_->version_of(0), 1u);
 }
 
-// A worker that may run ahead takes any newer view.
+// A worker that may run ahead uses every newer view.
 TEST_F(Decoding, ANewerViewWaitsForTheOneBefore) {
   BeginAndPush({.kind = SyncMode::Kind::kSsp, .staleness = 1});
   ASSERT_TRUE(exchange_->IsReady(0)) << "it runs ahead";
@@ -148,7 +149,7 @@ TEST_F(Decoding, ANewerViewWaitsForTheOneBefore) {
   EXPECT_THAT(WeightsOf(0), Each(2.0f));
 }
 
-// The caller has them: they wait for its next gradient.
+// The caller uses the weights, so the view waits for its next gradient.
 TEST_F(Decoding, ANewerViewIsNotWrittenOnceTheTensorIsReady) {
   BeginAndPush({.kind = SyncMode::Kind::kSsp, .staleness = 1});
   See(exchange_->Push(0, gradient_, 1, now_));
@@ -181,7 +182,7 @@ TEST_F(Decoding, AnswersOfABlockAreHandledOnceItIsDecoded) {
   EXPECT_EQ(exchange_->version_of(0), 1u);
 }
 
-// The next gradient's first block is asked for by nobody while the view is decoded.
+// While a view is decoded, its block is neither requested nor pushed.
 TEST_F(Decoding, NothingIsSentAgainOrAskedForMeanwhile) {
   BeginAndPush();
   const auto work = AskedFor(0, 1);
@@ -212,7 +213,7 @@ TEST_F(Decoding, WhatIsDamagedIsAskedForAnew) {
   EXPECT_EQ(exchange_->version_of(0), 1u);
 }
 
-// What comes behind a view that turns out damaged is used.
+// A view that follows a damaged one is used.
 TEST_F(Decoding, WhatWaitedBehindADamagedViewTakesItsPlace) {
   BeginAndPush();
   const Buffer payload = ViewPayload(0, 1);
@@ -227,7 +228,7 @@ TEST_F(Decoding, WhatWaitedBehindADamagedViewTakesItsPlace) {
   EXPECT_THAT(WeightsOf(0), Each(1.0f));
 }
 
-// Of a server that sends the same again and again.
+// A server sends the same view again and again.
 TEST_F(Decoding, FewMessagesOfABlockWaitMeanwhile) {
   BeginAndPush();
   const Buffer payload = ViewPayload(0, 1);
@@ -239,12 +240,12 @@ TEST_F(Decoding, FewMessagesOfABlockWaitMeanwhile) {
   }
   size_t decoded = 0;
   for (; !asked.empty(); ++decoded) asked = Made(asked[0]).decodings;
-  EXPECT_EQ(decoded, 1 + Exchange::kMostDeferred);
+  EXPECT_EQ(decoded, 1 + Exchange::kMaxDeferred);
   Made(AskedFor(0, 1));
   EXPECT_EQ(exchange_->version_of(0), 1u);
 }
 
-// Its server has the weights: nobody seeds them over what is being written.
+// The server has the weights of this block, so this worker must not seed them.
 TEST_F(Decoding, ABlockWhoseFirstViewIsHereIsNotSeeded) {
   Begin();
   decodes_itself_ = true;
@@ -256,7 +257,7 @@ TEST_F(Decoding, ABlockWhoseFirstViewIsHereIsNotSeeded) {
   EXPECT_THAT(WeightsOf(0), Each(0.0f));
 }
 
-// A seed is sent once more, and is read, when the view of the first copy comes.
+// The view of a seed arrives while the weights are read to send the seed again.
 TEST_F(Decoding, WeightsThatAreReadAreNotWritten) {
   Begin({}, SeedRole::kSeeder);
   decodes_itself_ = true;

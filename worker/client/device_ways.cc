@@ -25,13 +25,15 @@ std::string_view NameOf(DType dtype) {
   }
 }
 
-// By its setting, unless that has rules for several codecs, or this is what takes its place.
+// Returns the codec as the user's setting writes it. Returns the codec's name if the
+// setting has rules for several codecs, or if the transfer does not compress.
 std::string NameOf(const Transfer& transfer, const std::string& setting) {
   const bool is_setting = transfer.compresses() && !absl::StrContains(setting, '@');
   return is_setting ? setting : std::string(transfer.codec->name());
 }
 
-// "int4"; empty: the GPU encodes it.
+// Returns the codec for which there is no kernel, such as "int4". Empty: the GPU encodes
+// the tensor's pushes.
 std::string NoKernelForPush(const PlacedTensor& tensor, const std::string& setting) {
   const Transfer& push = tensor.transfers.push;
   if (push.chooses()) return "auto, but for its int8 and onebit";
@@ -42,7 +44,8 @@ std::string NoKernelForPush(const PlacedTensor& tensor, const std::string& setti
   return NameOf(push, setting);
 }
 
-// Whether kernels add its encodings: of a sparse one that is to be seen from one of them.
+// Whether kernels add the codec's encodings. A sparse codec has variants, so an encoding
+// is made and checked.
 bool IsReadThere(const Codec& codec) {
   if (!DecoderOnDevice(codec)) return false;
   const std::array<float, 64> values = {1};
@@ -58,7 +61,8 @@ std::string NoKernelForPublish(const PlacedTensor& tensor, const std::string& se
   const DType dtype = tensor.memory.dtype;
   const std::string name = NameOf(publish, setting);
   if (!publish.compresses()) return IsDenseToDevice(*publish.codec, dtype) ? "" : name;
-  // Such views lie in host memory, and are rounded to the weights.
+  // For such weights the session keeps an FP32 copy on the host, which it rounds to the
+  // weights.
   if (dtype != DType::kF32) {
     return absl::StrCat(name, " into ", std::string(NameOf(dtype)), " weights");
   }

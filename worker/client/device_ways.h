@@ -1,6 +1,8 @@
-// By which way gradients and weights travel whose tensors lie in memory of GPUs: encoded
-// and decoded there, or by way of the host, where no kernel does it. What encodes and
-// decodes goes by these functions, and so does what users are told.
+// Says which tensors in GPU memory are encoded and decoded by the GPU, and which by the
+// host, because there is no kernel for their codec. The encoder, the decoder and the text
+// for users all use these functions.
+//
+// Thread safety: pure functions.
 #pragma once
 
 #include <optional>
@@ -15,33 +17,34 @@
 
 namespace syncline {
 
-// What the kernels are told to encode pushes that are compressed so. Nothing: the host
-// encodes them.
+// Returns the parameters of the kernel that encodes such pushes. Empty: the host encodes
+// them.
 std::optional<SynclineCudaCodec> PushEncoderOnDevice(const Transfer& push);
 
-// Whether the GPU makes the dense encoding of a gradient: its elements as they are, or FP32
-// rounded to BF16.
+// Whether the GPU makes the dense encoding of a gradient. It does if this is the elements
+// themselves, or FP32 rounded to BF16.
 bool IsDenseFromDevice(const Codec& codec, DType gradient);
 
-// Whether the GPU takes whole values: as they are, or BF16 into FP32 weights.
+// Whether the GPU decodes whole values. It does if they are the elements themselves, or
+// BF16 values for FP32 weights.
 bool IsDenseToDevice(const Codec& codec, DType weights);
 
-// A tensor of a session that has begun; one that is frozen is never pushed.
+// A tensor of a session that has started.
 struct PlacedTensor {
   TensorMemory memory = {};
   TensorTransfers transfers = {};
   bool frozen = false;
 };
 
-// As the job has them, for what is said: "topk:ratio=0.01,values=int8".
+// The job's codec settings as text, for example "topk:ratio=0.01,values=int8".
 struct CodecSettings {
   std::string push = {};
   std::string publish = {};
 };
 
-// Where the codecs run of tensors that lie in memory of GPUs, if their gradients have the
-// element type of their weights: "on the GPU (9 tensors; 2 more by way of the host: no
-// kernel for push int4)". Empty where none lies there.
+// Returns where the codecs of tensors in GPU memory run, if gradients have the element
+// type of the weights: "on the GPU (9 tensors; 2 more by way of the host: no kernel for
+// push int4)". Empty if no tensor is in GPU memory.
 std::string DescribeDeviceWays(std::span<const PlacedTensor> tensors,
                                const CodecSettings& settings);
 

@@ -21,7 +21,7 @@ class DeviceWays : public ::testing::Test {
     return DescribeDeviceWays({{There(push, publish, dtype)}}, {push, publish});
   }
 
-  Device gpu_{DeviceCalls{}, 0};  // which nobody calls
+  Device gpu_{DeviceCalls{}, 0};  // nothing calls it
 };
 
 constexpr char kAllThere[] = "on the GPU (1 tensor)";
@@ -36,7 +36,7 @@ TEST_F(DeviceWays, AreNoneWithoutTensorsOnAGpu) {
   EXPECT_EQ(DescribeDeviceWays({{on_host}}, {}), "");
 }
 
-// Which codecs those are, on_device_test.cc proves.
+// on_device_test.cc proves that these codecs have kernels.
 TEST_F(DeviceWays, OfCodecsThatHaveKernelsAreOnTheGpu) {
   for (const char* const codec :
        {"fp32", "bf16", "onebit", "int8", "int8-stochastic", "topk:ratio=0.01",
@@ -51,7 +51,7 @@ TEST_F(DeviceWays, OfOtherCodecsAreByWayOfTheHostOnTheSideThatHasNone) {
     EXPECT_EQ(Said("bf16", codec), NoKernelFor(std::string("publish ") + codec));
   }
   EXPECT_EQ(Said("auto", "bf16"), NoKernelFor("push auto, but for its int8 and onebit"));
-  // Its values are decoded like any other's; its memory is on the host.
+  // A GPU could decode these values, but their error feedback is on the host.
   EXPECT_EQ(Said("dgc:ratio=0.01", "bf16"), NoKernelFor("push dgc:ratio=0.01"));
 }
 

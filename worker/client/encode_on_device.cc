@@ -1,4 +1,4 @@
-// The encodings that the GPU makes which has the gradient: of encode_work.h.
+// The part of EncodeWork (encode_work.h) that encodes on the GPU that holds the gradient.
 #include <algorithm>
 #include <utility>
 
@@ -74,8 +74,8 @@ void EncodeWork::EncodeTilesOnDevice(CodecWorkspace& workspace) {
   for (uint32_t tile = 0; tile < tiles.size(); ++tile) {
     if (!EndTileOnDevice(workspace, tile, tiles[tile], writer)) {
       status_ = absl::InternalError(absl::StrCat("CUDA device ", device.ordinal(),
-                                                 ": what it made of tensor ", tensor,
-                                                 " is no encoding"));
+                                                 ": its result for tensor ", tensor,
+                                                 " is not a valid encoding"));
       return;
     }
     if (keeps && !tiles[tile].empty()) LookAtKept(tile);
@@ -83,7 +83,8 @@ void EncodeWork::EncodeTilesOnDevice(CodecWorkspace& workspace) {
   payload_ = writer.Finish();
 }
 
-// What is not finite goes densely, as GradientMemory sends it.
+// Writes the GPU's encoding of one tile. A tile without one has values that are not
+// finite; it is sent densely, as GradientMemory does.
 bool EncodeWork::EndTileOnDevice(CodecWorkspace& workspace, uint32_t tile,
                                  ByteView encoded, BlockWriter& writer) {
   const BlockLabel& label = contribution_.label;
@@ -109,7 +110,8 @@ bool EncodeWork::EndTileOnDevice(CodecWorkspace& workspace, uint32_t tile,
   return true;
 }
 
-// Not by the thread's queue, which still has the encoded tiles.
+// Compares gradient and residual of a sampled tile. It does not use the thread's device
+// queue, because that still holds the encoded tiles.
 void EncodeWork::LookAtKept(uint32_t tile) {
   const BlockLabel& label = contribution_.label;
   const uint64_t offset = uint64_t{tile} * kTileElements;

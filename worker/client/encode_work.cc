@@ -22,7 +22,7 @@ EncodeWork::EncodeWork(const Options& options, const GradientBlock& contribution
     : options_(options), contribution_(contribution), survey_(survey) {}
 
 bool EncodeWork::IsShort() const {
-  if (contribution_.gradient.device() != nullptr) return false;  // it waits for the GPU
+  if (contribution_.gradient.device() != nullptr) return false;  // Run waits for the GPU
   if (survey_) return contribution_.gradient.size() < kTileElements;
   const bool is_copy =
       dense_ && (dense_->codec->id() == CodecId::kFp32 ||

@@ -1,12 +1,12 @@
-// What a worker has to encode, one block at a time: the exchange asks for it, and some
-// thread does it. It holds all that it needs and touches nothing else, so different works
-// may run at once, on any threads and in any order: the bytes are the same.
+// A request to encode one block: the exchange creates it, and any thread runs it. It
+// holds everything it needs and touches nothing else, so several may run at once, on any
+// threads and in any order, with the same bytes as result.
 //
-//   CodecWorkspace workspace;                       // of this thread
+//   CodecWorkspace workspace;                       // one for each thread
 //   work->Run(workspace);                           // ExchangeEncode::work
 //   outputs = exchange.Encoded(*work, clock.Now());  // on the exchange's own thread
 //
-// Thread safety: one thread runs it, and hands it back.
+// Thread safety: one thread at a time.
 #pragma once
 
 #include <cstdint>
@@ -28,7 +28,7 @@
 
 namespace syncline {
 
-// What is encoded of a block.
+// A block and the gradient that it is encoded from.
 struct GradientBlock {
   uint32_t block = 0;
   BlockLabel label = {};
@@ -41,13 +41,14 @@ class EncodeWork {
   struct Dense {
     const Codec* codec = nullptr;
     Checksum checksum = Checksum::kHeaderOnly;
-    // Of MaxBlockBytes. Null: FP32 is borrowed from the gradient, with headers from `pool`.
+    // Output of MaxBlockBytes. Null: FP32 is sent from the gradient's own memory, with
+    // headers from `pool`.
     std::shared_ptr<std::byte> memory = nullptr;
     BufferPool* pool = nullptr;
-    // With an owner: these bytes of the gradient are sent, instead of all that.
+    // If it has an owner, these bytes of the gradient are sent as they are.
     Slice lent = {};
   };
-  // By the kernels of the GPU that has the gradient.
+  // Encoding by the kernels of the GPU that holds the gradient.
   struct OnDevice {
     SynclineCudaCodec encoder = {};
     KeptGradient::Place kept = {};
@@ -59,10 +60,10 @@ class EncodeWork {
     GradientMemory* kept = nullptr;  // null: on_device
     std::optional<OnDevice> on_device = std::nullopt;
     float threshold = 0;
-    std::shared_ptr<std::byte> memory = nullptr;  // of `room` bytes
+    std::shared_ptr<std::byte> memory = nullptr;  // output, `room` bytes
     size_t room = 0;
   };
-  // The threshold of the whole tensor, before any of its blocks is encoded.
+  // Computes the threshold of the whole tensor, before any of its blocks is encoded.
   struct Survey {
     const GradientMemory* kept = nullptr;
     uint64_t count = 0;
@@ -79,12 +80,12 @@ class EncodeWork {
              Compressed compressed);
   EncodeWork(const Options& options, const GradientBlock& contribution, Survey survey);
 
-  // Once.
+  // Encodes. Call it once.
   void Run(CodecWorkspace& workspace);
 
-  // Whether another thread would cost more than it takes from this one: little, or no more
-  // than a copy. It then runs on the exchange's own thread, and must where it takes memory
-  // of a pool.
+  // Whether handing it to another thread would cost more than running it: it is small, or
+  // no more than a copy. It then runs on the exchange's own thread, which is required if
+  // it uses `pool`.
   bool IsShort() const;
   bool IsSurvey() const { return survey_.has_value(); }
   bool IsCompressed() const { return compressed_.has_value(); }
@@ -94,30 +95,30 @@ class EncodeWork {
   const Transfer& transfer() const { return compressed_->transfer; }
   size_t room() const { return compressed_->room; }
 
-  // ---- What it came to ----
-  // Of the GPU whose memory was read; nothing else can fail. What it came to besides has a
-  // meaning only where this is OK.
+  // ---- Results ----
+  // An error of the GPU whose memory was read; nothing else can fail. The other results
+  // are valid only if this is OK.
   const absl::Status& status() const { return status_; }
   Payload TakePayload() { return std::move(payload_); }
   float threshold() const { return threshold_; }
-  const CodecCost& cost() const { return cost_; }  // of what is compressed
-  // The exchange's thread could do nothing else meanwhile.
+  const CodecCost& cost() const { return cost_; }  // of compression; 0 for Dense
+  // Whether it ran on the exchange's thread.
   bool held_up_exchange() const { return held_up_exchange_; }
-  // That was looked at, tile by tile.
+  // Squared norms of the gradient and its residual, for each tile that was sampled.
   const std::vector<GradientMemory::Squares>& squares() const { return squares_; }
 
  private:
   std::span<const float> Read(CodecWorkspace& workspace, uint64_t first,
                               size_t elements) const;
   void EncodeDense(CodecWorkspace& workspace);
-  // A GPU's gradient of the block to the host. False after an error.
+  // Copies the block's gradient from the GPU to the host. Returns false after an error.
   bool Fetch(CodecWorkspace& workspace);
-  // Of a whole block at once: it is copied as it is, or rounded there.
+  // Whether the whole block is copied from the GPU at once, as it is or rounded there.
   bool IsCopiedFromDevice() const;
   void CopyFromDevice(CodecWorkspace& workspace);
   void EncodeTiles(CodecWorkspace& workspace);
   void EncodeTilesOnDevice(CodecWorkspace& workspace);
-  // False: the bytes are no encoding.
+  // Returns false if the kernel's bytes are not a valid encoding.
   bool EndTileOnDevice(CodecWorkspace& workspace, uint32_t tile, ByteView encoded,
                        BlockWriter& writer);
   void LookAtKept(uint32_t tile);
@@ -129,7 +130,7 @@ class EncodeWork {
   std::optional<Dense> dense_;
   std::optional<Compressed> compressed_;
   std::optional<Survey> survey_;
-  // The block's elements where a GPU's were fetched, in the queue's memory.
+  // The block's elements in the device queue's memory, if they were fetched from a GPU.
   std::optional<ConstMemoryView> fetched_;
   absl::Status status_;
   Payload payload_;

@@ -1,4 +1,4 @@
-// An exchange whose encodings somebody else makes, when and in what order he likes.
+// Tests of an exchange whose blocks are encoded late and in any order.
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
@@ -84,7 +84,7 @@ class Encoding : public ExchangeTest {
   std::shared_ptr<const void> keeper_ = std::make_shared<int>();
 };
 
-// ---- Gradients that servers read where they lie ----
+// ---- Gradients that servers read in place ----
 
 class LentGradient : public Encoding {
  protected:
@@ -93,7 +93,7 @@ class LentGradient : public Encoding {
     Encoding::Begin(codec, 1, mode);
     encodes_itself_ = false;
   }
-  // Of the blocks that are sent: where their values lie.
+  // Returns the addresses of the values of all blocks that are sent.
   static std::vector<const void*> Places(const Seen& seen) {
     std::vector<const void*> places;
     for (const ExchangeSend& send : seen.sends) {
@@ -187,7 +187,8 @@ TEST_F(Encoding, SeveralAreMadeAtOnceAndLeaveAsTheyCome) {
   EXPECT_FALSE(exchange_->AllHeld());
 }
 
-// Of three steps, as bytes: what is kept of one goes with the next.
+// Compares the bytes of three steps, because the error feedback of one step is sent with
+// the next.
 TEST_F(Encoding, TheOrderDoesNotShowInTheBits) {
   for (const char* codec : {"bf16-stochastic", "onebit:min_elements=0,vectors=1",
                             "dgc:ratio=0.01,min_elements=0,vectors=1",
@@ -239,7 +240,7 @@ TEST_F(Encoding, OfAWholeTensorsThresholdIsFoundBeforeAnyBlock) {
 
 TEST_F(Encoding, WhatIsEncodedTakesRoomAlready) {
   Begin("bf16", kBlocks);
-  exchange_->SetRoom(0, 3 * kBlockElements);  // a block in FP32 is 4 times as long
+  exchange_->SetRoom(0, 3 * kBlockElements);  // a block in FP32 has 4 * kBlockElements
   Seen seen = Push();
   ASSERT_THAT(seen.encodings, SizeIs(1)) << "how long it gets is not known yet";
   seen = Made(seen.encodings[0]);
@@ -315,7 +316,7 @@ TEST_F(Encoding, LeavesUnderTheEpochOfTheDay) {
   }
 }
 
-// A view says that the contribution was counted while it is encoded once more.
+// A view arrives that includes the contribution, while that is being encoded again.
 TEST_F(Encoding, AGradientThatIsReadIsNotTheProgramsYet) {
   Begin("bf16", kBlocks);
   for (const auto& work : Push().encodings) Made(work);
@@ -334,7 +335,7 @@ TEST_F(Encoding, AGradientThatIsReadIsNotTheProgramsYet) {
   EXPECT_EQ(exchange_->stats().resent_blocks, 0u) << "nobody wants them";
 }
 
-// It is acknowledged while it is encoded once more, and then its server is another one.
+// A block is acknowledged while it is encoded again, and then its server is replaced.
 TEST_F(Encoding, NoBlockIsEncodedTwiceAtOnce) {
   Begin("bf16", 2 * kBlocks);
   for (const auto& work : Push().encodings) Made(work);
@@ -352,7 +353,7 @@ TEST_F(Encoding, NoBlockIsEncodedTwiceAtOnce) {
   }
 }
 
-// The process before this one had given it, and died.
+// The worker's previous process had sent the contribution, and died.
 TEST_F(Encoding, WhatWasMadeInVainIsNotSentInTheNextStep) {
   Begin("onebit:min_elements=0,vectors=1", kBlocks);
   const Seen seen = Push();
@@ -377,8 +378,8 @@ TEST_F(Encoding, GivesOutNothingOnceItHasFailed) {
   EXPECT_THAT(late.encodings, IsEmpty());
 }
 
-// The others went on while two of four blocks were encoded. What was made of it, and what
-// was not, is in the memory in the end, as it was before and the gradient.
+// The other workers went on while two of four blocks were being encoded. In the end the
+// error feedback is its previous value plus the gradient, in encoded blocks and others.
 TEST_F(Encoding, WhatComesTooLateIsTakenBackOnceItIsMade) {
   Begin("onebit:min_elements=0,vectors=1", 2, {.quorum = 1});
   for (uint32_t block = 0; block < kBlocks; ++block) View(block, 0);

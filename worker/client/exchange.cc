@@ -14,7 +14,8 @@
 namespace syncline {
 namespace {
 
-// What is refused for a reason that passes is first sent again after so long, doubling.
+// Delays before a block that was refused for a temporary reason is sent again. The delay
+// doubles each time.
 constexpr absl::Duration kFirstBackoff = absl::Milliseconds(5);
 constexpr absl::Duration kLongestBackoff = absl::Seconds(1);
 
@@ -145,7 +146,7 @@ ExchangeOutputs Exchange::Settle(uint32_t tensor, absl::Duration now) {
     Block& block = blocks_[id];
     LandStashed(id);
     block.wanted = is_async ? block.version : block.step;
-    block.was_useless = is_async;  // the version that is here may be the newest
+    block.was_useless = is_async;  // asks for a view even if there is no newer version
     if (is_async || block.version < block.wanted) SendPull(id, outputs);
   }
   PumpAll(now, outputs);
@@ -162,10 +163,10 @@ void Exchange::Enqueue(uint32_t id, MessageKind kind) {
   shards_[block.shard].queued.insert(id);
 }
 
-// Without a connection it is asked as soon as there is one.
+// Requests the block's view. Without a connection, Connected sends the request.
 void Exchange::SendPull(uint32_t id, ExchangeOutputs& outputs) {
   Block& block = blocks_[id];
-  if (block.decoding != nullptr) {  // the view that is here may do
+  if (block.decoding != nullptr) {  // decide after this view is decoded
     block.due = absl::ZeroDuration();
     return;
   }
@@ -177,9 +178,9 @@ void Exchange::SendPull(uint32_t id, ExchangeOutputs& outputs) {
   if (!shards_[block.shard].is_connected) return;
   ExchangeSend send{.shard = block.shard,
                     .header = HeaderFor(id, MessageKind::kPull, block.wanted)};
-  if (block.was_useless) send.header.flags = kFlagAnew;
+  if (block.was_useless) send.header.flags = kFlagResend;
   if (MayHoldView(block)) {
-    if (digest_room_ == 0) {  // at the next Tick, then
+    if (digest_room_ == 0) {  // the next Tick sends the request
       block.due = absl::ZeroDuration();
       return;
     }
@@ -190,7 +191,8 @@ void Exchange::SendPull(uint32_t id, ExchangeOutputs& outputs) {
   outputs.push_back(std::move(send));
 }
 
-// Within a host views are read where they lie: telling them apart would cost more.
+// Whether the worker's own weights may be the view. Not within a host: there views are
+// read in place, which costs less than a digest.
 bool Exchange::MayHoldView(const Block& block) const {
   return block.is_own && !block.was_useless &&
          options_.receiver == ReceiverPlace::kNetwork;
@@ -207,7 +209,8 @@ const SeedState* Exchange::SeedStateOf(const Block& block) const {
   return state.updates > 0 && !state.arrays.empty() ? &state : nullptr;
 }
 
-// The optimizer's state, array by array, then the weights.
+// Returns the kind of the first message of a seed. A seed is the optimizer's state, array
+// by array, if there is one, and then the weights.
 MessageKind Exchange::FirstOfSeed(Block& block) const {
   block.seed_array = 0;
   return SeedStateOf(block) ? MessageKind::kSeedState : MessageKind::kSeed;
@@ -277,12 +280,12 @@ void Exchange::SendAveragePull(uint32_t id, ExchangeOutputs& outputs) {
       .header = HeaderFor(id, array ? MessageKind::kPullState : MessageKind::kPullAverage,
                           block.version)};
   send.header.samples = array.value_or(0);
-  // The same version may be asked for twice, and what came was of no use before.
-  send.header.flags = kFlagAnew;
+  // The same version may be requested twice, because an answer may have been unusable.
+  send.header.flags = kFlagResend;
   outputs.push_back(std::move(send));
 }
 
-// The block is no longer queued or sent.
+// Ends the block's message under way.
 void Exchange::Leave(uint32_t id, Phase next) {
   Block& block = blocks_[id];
   SetPhase(block, next);
@@ -316,7 +319,7 @@ ExchangeOutputs Exchange::Part(absl::Duration now) {
     const bool has_pushed = tensor.samples > 0 && tensor.blocks > 0;
     if (!has_pushed) continue;
     tensor.loss_scale = loss_scale_;
-    // All its blocks hold the same version, and with it the same rate.
+    // All blocks of the tensor hold the same version, and therefore the same rate.
     tensor.gradient = encoder_.Settle(id, UnitsOf(tensor, blocks_[tensor.first_block]));
     if (tensor.weights.device() != nullptr && !encoder_.kept_status().ok()) {
       Fail(encoder_.kept_status(), outputs);
@@ -348,8 +351,8 @@ ExchangeOutputs Exchange::EpochChanged(uint64_t epoch, SeedRole role,
   ExchangeOutputs outputs;
   epoch_ = std::max(epoch_, epoch);
   if (role == SeedRole::kReceiver || options_.first_step > 0) return outputs;
-  // The seeder before us died. What it seeded and we have seen stays; the rest gets our
-  // values.
+  // The previous seeder died. Blocks whose views have arrived were seeded by it, and stay
+  // so. This worker seeds the other ones.
   for (uint32_t id = 0; id < blocks_.size(); ++id) {
     if (!blocks_[id].landed && blocks_[id].kind == MessageKind::kPull)
       Enqueue(id, FirstOfSeed(blocks_[id]));

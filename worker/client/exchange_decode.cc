@@ -1,9 +1,8 @@
-// How views get into the weights, and what came of them there: the decoding part of
-// exchange.h.
+// The decoding part of exchange.h: writes views to the weights, and handles the results.
 //
-// The weights of a block have one writer at a time: nothing else of the block goes on while
-// its view is decoded, and what comes of it meanwhile is handled afterwards, in order. So
-// its messages mean what they would if decoding took no time.
+// The weights of a block have one writer at a time. While a view is decoded, messages for
+// the block are deferred, and handled afterwards in order. So the result is the same as
+// if decoding took no time.
 #include <algorithm>
 #include <utility>
 
@@ -19,8 +18,9 @@ Slice Exchange::Kept(Slice payload) {
   return Slice::Of(copy);
 }
 
-// Not where it lies: memory that is lent for as long as the caller computes would be missing
-// at the server.
+// Keeps a copy of a view until the caller no longer uses the weights. It never keeps the
+// lent memory itself, which the server would then lack for as long as the caller
+// computes.
 void Exchange::Stash(const MessageHeader& header, const Slice& payload) {
   Waiting& stashed = stashed_[header.block];
   if (stashed.header.step >= header.step) return;
@@ -47,9 +47,14 @@ std::shared_ptr<DecodeWork> Exchange::AskLanding(const MessageHeader& header,
   ViewLanding::Place place = {
       .range = block.range, .weights = WeightsOf(block), .is_own = block.is_own};
   if (block.landed) place.version = block.version;
+  // Version v is the result of step v - 1, except in mode asp, where members count their
+  // own steps.
+  const uint64_t step = options_.mode.is_async() ? block.step : header.step - 1;
   return std::make_shared<DecodeWork>(
-      DecodeWork::Options{
-          .job = options_.job, .rank = options_.rank, .clock = options_.clock},
+      DecodeWork::Options{.job = options_.job,
+                          .rank = options_.rank,
+                          .step = step,
+                          .clock = options_.clock},
       landing_, PublishedView{header, Kept(std::move(payload))}, place);
 }
 
@@ -92,7 +97,7 @@ void Exchange::Landed(const DecodeWork& work, absl::Duration now,
   const MessageHeader& header = work.header();
   Block& block = blocks_[header.block];
   if (work.result() == ViewLanding::Result::kIgnored) {
-    // An answer to an earlier question may be no use while the right one is on its way.
+    // This may be the answer to an earlier request, with the right one still under way.
     if (block.phase != Phase::kHeld) return;
     block.was_useless = true;
     block.due = std::min(block.due, now + Backoff(block));
@@ -101,7 +106,7 @@ void Exchange::Landed(const DecodeWork& work, absl::Duration now,
   }
   block.is_own = false;
   if (work.result() == ViewLanding::Result::kDiverged) {
-    if (block.phase == Phase::kSent) wire_.Lost();  // the acknowledgement was
+    if (block.phase == Phase::kSent) wire_.Lost();  // no acknowledgement is expected now
     ++stats_.diverged_blocks;
     block.landed = false;
     block.was_useless = true;
@@ -115,19 +120,20 @@ void Exchange::Landed(const DecodeWork& work, absl::Duration now,
   const bool is_counted = block.kind != MessageKind::kPush || Follows(header);
   if (block.phase == Phase::kIdle || block.version < block.wanted) return;
   if (IsUnheld(block.phase) && !is_counted) return;
-  if (block.phase == Phase::kSent) wire_.Lost();  // the acknowledgement was
+  if (block.phase == Phase::kSent) wire_.Lost();  // no acknowledgement is expected now
   Finish(header.block, outputs);
 }
 
-// Only who held our contribution can publish what comes after it.
+// Whether the view includes the block's contribution. A shard can publish a later version
+// only if it holds that contribution.
 bool Exchange::Follows(const MessageHeader& header) const {
   return !options_.mode.is_async() && header.step > blocks_[header.block].step;
 }
 
-// What is too much is as good as lost: it is asked for again where it is wanted.
+// Drops the message if too many are deferred. A view that is needed is requested again.
 void Exchange::Defer(const MessageHeader& header, Slice payload) {
   std::deque<Waiting>& waiting = deferred_[header.block];
-  if (waiting.size() >= kMostDeferred) return;
+  if (waiting.size() >= kMaxDeferred) return;
   waiting.push_back({header, Kept(std::move(payload))});
 }
 

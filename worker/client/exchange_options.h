@@ -1,4 +1,5 @@
-// What an exchange is told when it begins; nothing of it changes later but the epoch.
+// The options of an exchange. Only the epoch and the staleness change later
+// (Exchange::EpochChanged, SetStaleness).
 #pragma once
 
 #include <cstdint>
@@ -23,7 +24,7 @@ enum class SeedRole { kReceiver, kSeeder };
 
 struct ExchangeOptions {
   uint32_t job = 0;
-  uint64_t seed = 0;  // JobSeed of its name, for roundings
+  uint64_t seed = 0;  // JobSeed of the job's name, for stochastic rounding
   uint32_t rank = 0;
   uint32_t incarnation = 0;
   uint64_t session_key = 0;
@@ -32,34 +33,38 @@ struct ExchangeOptions {
   SeedRole role = SeedRole::kReceiver;
   SyncMode mode = {};
   uint32_t shards = 0;
-  std::vector<uint32_t> shard_of_block =
-      {};                         // position = block id of CutIntoBlocks over the tensors
-  std::vector<bool> frozen = {};  // by tensor: received once, never pushed; empty: none
-  std::vector<TensorTransfers> transfers = {};  // of all tensors, in order
+  // The shard of each block. The position is the block id of CutIntoBlocks over the
+  // tensors.
+  std::vector<uint32_t> shard_of_block = {};
+  // By tensor: received once, never pushed. Empty: no tensor is frozen.
+  std::vector<bool> frozen = {};
+  std::vector<TensorTransfers> transfers = {};  // by tensor
   const Codec* seed_codec = nullptr;            // FP32
-  // By tensor, read while seeding; empty: none.
+  // Optimizer state to seed, by tensor. It is read while seeding. Empty: none.
   std::vector<SeedState> seed_states = {};
   Checksum checksum = Checksum::kHeaderOnly;
-  // Where contributions are encoded, at least kBufferAlignment aligned: memory that
-  // servers of this host can read in place. Null, or null returned: dense FP32 goes
-  // straight from the gradient, all else through the pool.
+  // Allocates memory for encoded contributions that servers on this host can read in
+  // place, aligned to at least kBufferAlignment. If it is null or returns null, dense
+  // FP32 is sent from the gradient, and everything else from memory of the pool.
   std::function<std::shared_ptr<std::byte>(size_t)> push_memory = nullptr;
-  // What keeps the memory of a gradient, if servers can read it where it lies, up to a
-  // multiple of kTileAlignment with zeros; null for other memory. Where nobody runs ahead,
-  // and the gradient is its own encoding, its blocks are then lent, and not encoded.
+  // Returns the owner of a gradient's memory if servers can read it in place, with zeros
+  // after it up to a multiple of kTileAlignment. Returns null for other memory. In
+  // lockstep modes, blocks whose encoding is the gradient itself are then lent instead of
+  // encoded.
   std::function<std::shared_ptr<const void>(ByteView)> keeper_of = nullptr;
-  // How many ExchangeEncode may be under way; at least 1.
+  // Maximum number of ExchangeEncode under way; at least 1.
   uint32_t encodings_at_once = 1;
-  // Whether what lossy encodings keep is converted when the learning rate changes: right
-  // where updates are proportional to gradients.
+  // Whether error feedback is converted when the learning rate changes. This is correct
+  // if updates are proportional to gradients.
   bool follow_learning_rate = false;
   ReceiverPlace receiver = ReceiverPlace::kNetwork;  // where all servers are
-  // For what encoding and decoding cost, and for nothing else. Null: not measured.
+  // Measures the cost of encoding and decoding, nothing else. Null: it is not measured.
   const Clock* clock = nullptr;
-  // Is told what the exchange is at. Null: not measured. Outlives the exchange.
+  // Receives the phases of the exchange. Null: they are not measured. Must outlive the
+  // exchange.
   PhaseMeter* phases = nullptr;
-  // Takes spans of blocks while a trace of the job is open. Null: none. Outlives the
-  // exchange; of its thread.
+  // Receives spans of blocks while a trace of the job is open. Null: none. Used on the
+  // exchange's thread only. Must outlive the exchange.
   TraceTrack* trace = nullptr;
 };
 

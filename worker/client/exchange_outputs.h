@@ -1,4 +1,5 @@
-// What an exchange gives out, for somebody to do or to know, and its figures.
+// The outputs of an exchange, which its caller carries out or passes on, and its
+// statistics.
 #pragma once
 
 #include <cstdint>
@@ -17,36 +18,36 @@
 
 namespace syncline {
 
-// To be sent to a shard. When it borrows the caller's gradient, SendDone(block) must be
-// told once the send is done: until then the tensor is not ready.
+// A message to send to a shard. If it borrows the caller's gradient, call SendDone(block)
+// once the send is done. The tensor is not ready before that.
 struct ExchangeSend {
   uint32_t shard = 0;
   MessageHeader header = {};
   Payload payload = {};
   bool borrows_gradient = false;
-  TrafficClass traffic_class = TrafficClass::kOther;  // of what has a payload
+  TrafficClass traffic_class = TrafficClass::kOther;  // of messages with a payload
 };
-// To be run, and handed back with Encoded, on the exchange's own thread or on another one
-// (EncodeWork::IsShort). It reads the caller's gradient and what the exchange keeps: before
-// the exchange goes, it is over.
+// A request to encode. Run it on the exchange's own thread or on another one
+// (EncodeWork::IsShort), then call Encoded on the exchange's thread. It reads the
+// caller's gradient and error feedback, so it must end before the exchange is destroyed.
 struct ExchangeEncode {
   std::shared_ptr<EncodeWork> work;
 };
-// Likewise, and handed back with Decoded. It writes to the weights of one block, which
-// nobody else reads or writes meanwhile: before the program gets its memory back, or the
-// exchange goes, it is over.
+// A request to decode. Run it the same way, then call Decoded. It writes the weights of
+// one block, which nothing else may use meanwhile. It must end before the program gets
+// its memory back, and before the exchange is destroyed.
 struct ExchangeDecode {
   std::shared_ptr<DecodeWork> work;
 };
-// All blocks of the tensor hold the version that was waited for, and its memory is the
-// caller's again.
+// All blocks of the tensor hold the version that it waited for, and the caller may use
+// its memory again.
 struct ExchangeReady {
   uint32_t tensor = 0;
-  // With a quorum: that it contributes to next; further than the next one where the others
-  // went on without this worker.
+  // With a quorum: the step that the tensor contributes to next. It skips steps that the
+  // other workers made without this one. Otherwise empty.
   std::optional<uint64_t> step = std::nullopt;
 };
-// With a quorum: what this worker gave to that step, or will give, is not part of it.
+// With a quorum: the step does not include this worker's contribution.
 struct ExchangeLate {
   uint64_t step = 0;
 };
@@ -54,13 +55,14 @@ struct ExchangeLate {
 struct ExchangeFailed {
   absl::Status status;
 };
-// The averaged weights of a tensor, or an array of its optimizer's state, as asked for.
+// The answer to PullAverage or PullState: averaged weights of a tensor, or an array of
+// its optimizer state.
 struct ExchangeAveraged {
-  absl::Status status = {};  // FailedPrecondition when the job keeps none
+  absl::Status status = {};  // FailedPrecondition: the job keeps no such values
   std::vector<float> weights = {};
-  uint64_t updates = 0;  // that made the state
+  uint64_t updates = 0;  // number of updates that the state is the result of
 };
-// What this worker had kept is held by the servers.
+// The servers hold all error feedback of this worker.
 struct ExchangeParted {};
 using ExchangeOutput =
     std::variant<ExchangeSend, ExchangeEncode, ExchangeDecode, ExchangeReady,
@@ -71,20 +73,21 @@ struct ExchangeStats {
   uint64_t bytes_pushed = 0;
   uint64_t bytes_pulled = 0;
   uint64_t resent_blocks = 0;
-  uint64_t late_steps = 0;  // that a quorum made without this worker, while it computed
-  // Acknowledged, or landed: repetitions are no progress.
+  uint64_t late_steps = 0;  // steps that a quorum made without this worker
+  // Bytes that were acknowledged or written to weights, without repetitions.
   uint64_t progress_bytes = 0;
-  // Of gradients, each counted once.
+  // Gradient elements that were pushed, and their encoded bytes, without repetitions.
   uint64_t pushed_values = 0;
   uint64_t pushed_value_bytes = 0;
-  // Blocks whose view was not the servers' and was taken anew as a whole; 0 unless memory
-  // was damaged or somebody wrote to the weights.
+  // Number of blocks whose weights differed from the servers' and were replaced by a
+  // whole view. Above 0 only if memory was damaged or the program wrote to the weights.
   uint64_t diverged_blocks = 0;
-  // In the name of a shard, but not by it; dropped. Counted by the data plane.
+  // Dropped messages that named a shard which did not send them. The data plane counts
+  // them.
   uint64_t foreign_messages = 0;
   CodecCost encoding = {};  // of pushes
   CodecCost decoding = {};  // of views
-  // What encodings have lost and still have to send, over a gradient, as norms.
+  // Recent norm of error feedback, divided by that of gradients; 0: unknown.
   double residual_ratio = 0;
 };
 

@@ -1,13 +1,16 @@
-// A worker of a job whose steps a quorum closes (docs/adr/0026-a-quorum.md): whether what it
-// gave counts, and how it gets to the step that the others are at when it does not.
+// The part of exchange.h for jobs whose steps are closed by a quorum
+// (docs/adr/0026-a-quorum.md). It finds out whether this worker's contributions count. If
+// they do not, it brings the worker to the step that the other workers have reached.
 //
-// A contribution is part of a step with all its blocks, or with none. So what one block
-// learns holds for all: a view that says so, or a refusal. A view of a later version
-// tells of a step that went on without a worker that had not yet pushed all of it.
+// A contribution is part of a step with all its blocks or with none. So an answer for one
+// block (a view with the flag, or a refusal) holds for all blocks. If a view of a later
+// version arrives before this worker has pushed all of a step, the step was closed
+// without it.
 //
-// Somebody who is late takes back what lossy encodings can keep for later, lets its caller
-// finish the step, and then goes on where the servers are. All blocks then hold one
-// version, the newest that any of them has seen; views of it come by themselves.
+// A worker that is late puts the contribution back into error feedback, if the codec has
+// any. It lets its caller finish the step, and then continues where the servers are. All
+// blocks then hold one version, the newest that any of them has seen. The servers send
+// views of that version without a request.
 #include <algorithm>
 #include <utility>
 
@@ -30,7 +33,7 @@ uint64_t Exchange::NewestOf(uint32_t id) const {
   return std::max(waiting, block.landed ? block.version : 0);
 }
 
-// ---- What views and answers say ----
+// ---- Views and answers ----
 
 void Exchange::OnQuorumView(const MessageHeader& header, const Slice& payload,
                             absl::Duration now, ExchangeOutputs& outputs) {
@@ -46,7 +49,7 @@ void Exchange::OnQuorumView(const MessageHeader& header, const Slice& payload,
     const uint64_t step = block.step;
     stashed_.erase(header.block);
     if (!LandNews(header, payload, now)) return;
-    if (block.phase == Phase::kSent) wire_.Lost();  // the acknowledgement is late
+    if (block.phase == Phase::kSent) wire_.Lost();  // no acknowledgement is expected now
     Finish(header.block, outputs);
     if (step >= counted_until_) Counted(step, outputs);
     return;
@@ -55,12 +58,14 @@ void Exchange::OnQuorumView(const MessageHeader& header, const Slice& payload,
   if (header.step >= block.wanted) block.is_asked = false;
   if (!follows) return;
   if (is_next) return BeLate(block.step, outputs);
-  // The view in between was left out with what it said: asked again, the shard says it.
+  // The view that says whether the contribution counts was skipped. Send the contribution
+  // again: the shard's answer says the same.
   if (block.phase == Phase::kHeld) Enqueue(header.block, MessageKind::kPush);
 }
 
-// Held, or counted, as the flag says. When later views have come and it does not, the shard
-// has said in between what became of it, and is asked again.
+// The flag says whether the contribution is counted or only held. If it is only held, but
+// a later view has arrived, the shard has decided since then. Send the contribution again
+// to get the answer.
 void Exchange::OnQuorumAck(const MessageHeader& header, ExchangeOutputs& outputs) {
   const Block& block = blocks_[header.block];
   if (block.step < counted_until_ || (header.flags & kFlagCounted) != 0) {
@@ -74,26 +79,26 @@ void Exchange::Counted(uint64_t step, ExchangeOutputs& outputs) {
   for (uint32_t id = 0; id < blocks_.size(); ++id) {
     const Block& block = blocks_[id];
     if (!IsOfQuorum(block) || !IsContribution(block) || block.step != step) continue;
-    if (block.phase == Phase::kSent) wire_.Lost();  // the acknowledgement is late
+    if (block.phase == Phase::kSent) wire_.Lost();  // no acknowledgement is expected now
     Leave(id, Phase::kHeld);
     blocks_[id].is_noted = true;
     if (NewestOf(id) > step) GoOn(id, outputs);
   }
 }
 
-// Its contribution counts, and the view that waits has it.
+// The block's contribution counts, and the stashed view includes it.
 void Exchange::GoOn(uint32_t id, ExchangeOutputs& outputs) {
   LandStashed(id);
   Finish(id, outputs);
 }
 
-// ---- Too late ----
+// ---- Late contributions ----
 
 void Exchange::OnTooLate(const MessageHeader& header, ExchangeOutputs& outputs) {
   Block& block = blocks_[header.block];
   if (!IsContribution(block) || header.step != block.step) return;
   if (!parting_) return BeLate(block.step, outputs);
-  // What is handed over at the end goes to a later step, then.
+  // Error feedback of a worker that leaves may go to any step, so try a later one.
   block.kind = MessageKind::kPull;
   Leave(header.block, Phase::kHeld);
   block.wanted = block.step + 1;
@@ -115,7 +120,7 @@ void Exchange::PartAgain(uint32_t id, uint64_t version) {
 void Exchange::BeLate(uint64_t step, ExchangeOutputs& outputs) {
   if (late_step_ == step || step < counted_until_ || catches_up_) return;
   late_step_ = step;
-  newest_ = std::max(newest_, step + 1);  // a view of it is on its way
+  newest_ = std::max(newest_, step + 1);  // the view of this version is on its way
   ++stats_.late_steps;
   outputs.push_back(ExchangeLate{step});
   for (uint32_t id = 0; id < tensors_.size(); ++id) {
@@ -127,14 +132,15 @@ void Exchange::BeLate(uint64_t step, ExchangeOutputs& outputs) {
   CatchUpIfAllGave(outputs);
 }
 
-// Some of its blocks may be through where others are not.
+// Whether any block of the tensor has a contribution under way. Some blocks may be
+// finished before others.
 bool Exchange::IsUnderWay(const Tensor& tensor) const {
   const auto begin = blocks_.begin() + tensor.first_block;
   return std::any_of(begin, begin + tensor.blocks,
                      [](const Block& block) { return IsContribution(block); });
 }
 
-// The contribution of this tensor to the step does not count.
+// Takes back the tensor's contribution, which does not count for the step.
 void Exchange::TakeBack(uint32_t id) {
   Tensor& tensor = tensors_[id];
   tensor.ready = false;
@@ -146,7 +152,7 @@ void Exchange::TakeBack(uint32_t id) {
     block.kind = MessageKind::kPull;
     Leave(b, Phase::kHeld);
     block.attempts = 0;
-    block.is_noted = true;  // views of later versions come by themselves
+    block.is_noted = true;  // the shard sends later versions without a request
   }
   if (tensor.encodings == 0) TakeBackLate(tensor);
 }
@@ -166,7 +172,7 @@ ExchangeOutputs Exchange::ContributeToQuorum(uint32_t id, absl::Duration now) {
   tensor.ready = false;
   if (tensor.blocks > 0) {
     const uint64_t step = blocks_[tensor.first_block].step;
-    // It is closed, and this is not in it.
+    // The step was closed without this worker.
     if (newest_ > step) BeLate(step, outputs);
     if (late_step_ == step) {
       TakeBack(id);
@@ -183,7 +189,7 @@ ExchangeOutputs Exchange::ContributeToQuorum(uint32_t id, absl::Duration now) {
   return outputs;
 }
 
-// ---- Where the others are ----
+// ---- Catching up ----
 
 void Exchange::CatchUpIfAllGave(ExchangeOutputs& outputs) {
   const bool all_gave = std::ranges::all_of(tensors_, [](const Tensor& tensor) {
@@ -226,7 +232,7 @@ bool Exchange::LandNews(const MessageHeader& header, const Slice& payload,
   return true;
 }
 
-// Once all blocks hold the newest version that any has seen.
+// Ends catching up once all blocks hold the newest version that any of them has seen.
 void Exchange::EndCatchUp(ExchangeOutputs& outputs) {
   for (const Block& block : blocks_) {
     if (!IsOfQuorum(block)) continue;
@@ -259,7 +265,7 @@ ExchangeOutputs Exchange::SettleWithQuorum(uint32_t id, absl::Duration now) {
     Block& block = blocks_[b];
     LandStashed(b);
     block.wanted = block.version;
-    block.was_useless = true;  // the version that is here may be the newest
+    block.was_useless = true;  // asks for a view even if there is no newer version
     block.is_asked = true;
     SendPull(b, outputs);
   }

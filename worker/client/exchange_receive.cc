@@ -1,4 +1,4 @@
-// What shards answer, or do not: the receiving half of exchange.h.
+// The receiving part of exchange.h: handles the messages of shards.
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -11,7 +11,7 @@
 namespace syncline {
 namespace {
 
-// A question for an average that was refused is asked again after so long.
+// Delay before a refused request for an average is sent again.
 constexpr absl::Duration kAverageBackoff = absl::Milliseconds(10);
 
 }  // namespace
@@ -101,8 +101,10 @@ void Exchange::Handle(const MessageHeader& header, Slice payload, absl::Duration
   }
 }
 
-// Its server was taken for dead, and may live: it has not heard of the epoch from which on
-// workers ask its successor. What it had published it had told of, and is good.
+// Whether the message answers a contribution or request, and comes from a server that was
+// replaced. Such a server may still be alive, and not know the epoch in which its
+// successor took over. Views that it published are valid all the same, because it had
+// made them durable before.
 bool Exchange::IsOfPredecessor(const MessageHeader& header) const {
   const auto kind = static_cast<MessageKind>(header.kind);
   const bool is_of_what_was_sent = kind == MessageKind::kAck ||
@@ -126,7 +128,7 @@ void Exchange::OnAck(const MessageHeader& header, absl::Duration now,
   if (IsParting(header.block)) return Parted(header.block, outputs);
   Leave(header.block, Phase::kHeld);
   block.attempts = 0;
-  block.is_noted = true;  // what was acknowledged is answered with the next version
+  block.is_noted = true;  // the shard sends the next version without a request
   if (block.kind != MessageKind::kPush) return OnSeedAck(header.block, outputs);
   if (options_.mode.has_quorum()) return OnQuorumAck(header, outputs);
   if (has_run_ahead_) OnHeldAhead(header.block, outputs);
@@ -134,13 +136,13 @@ void Exchange::OnAck(const MessageHeader& header, absl::Duration now,
 
 void Exchange::OnHeldAhead(uint32_t id, ExchangeOutputs& outputs) {
   if (blocks_[id].version >= blocks_[id].wanted) return Finish(id, outputs);
-  // What was published meanwhile may have gone with a connection.
+  // A view that was published meanwhile may have been lost with a connection.
   SendPull(id, outputs);
 }
 
 void Exchange::OnSeedAck(uint32_t id, ExchangeOutputs& outputs) {
   Block& block = blocks_[id];
-  // The seeder, too, works with the published view, which may be rounded.
+  // The seeder also uses the published view, which may be rounded.
   if (block.kind == MessageKind::kSeed) return SendPull(id, outputs);
   const bool is_last = ++block.seed_array == SeedStateOf(block)->arrays.size();
   Enqueue(id, is_last ? MessageKind::kSeed : MessageKind::kSeedState);
@@ -152,9 +154,9 @@ void Exchange::Parted(uint32_t id, ExchangeOutputs& outputs) {
   if (parting_->empty()) outputs.push_back(ExchangeParted{});
 }
 
-// In mode asp a view tells of this worker's contribution only once that is acknowledged;
-// what comes before answers an earlier question. Where workers may run ahead, any newer
-// view is welcome.
+// Whether to write the view to the weights. In mode asp a view includes this worker's
+// contribution only after its acknowledgement; earlier views answer earlier requests.
+// Where workers may run ahead, every newer view is welcome.
 bool Exchange::IsWelcome(const MessageHeader& header) const {
   const Block& block = blocks_[header.block];
   const bool is_fresh = header.step >= block.wanted;
@@ -174,8 +176,8 @@ void Exchange::Finish(uint32_t id, ExchangeOutputs& outputs) {
   ReportIfReady(block.range.tensor, outputs);
 }
 
-// An answer will come. Of what was sent: it is there, and its record on its way to where it
-// is safe.
+// The shard confirms that it will answer. If a block was sent, the shard has received it,
+// and is making it durable.
 void Exchange::OnNoted(const MessageHeader& header) {
   Block& block = blocks_[header.block];
   const bool answers_pull = header.step == block.wanted;
@@ -231,7 +233,7 @@ void Exchange::OnAverage(const MessageHeader& header, ByteView payload,
   const bool is_asked = is_state ? average_.array() == header.samples : !average_.array();
   if (!is_asked || !average_.missing().contains(header.block)) return;
   const Block& block = blocks_[header.block];
-  // Of all blocks and arrays it is the state after the steps that this worker knows of.
+  // The state of all blocks must be that after the steps that this worker knows of.
   if (is_state && (!average_.IsOfOneVersion(header.step) || header.step != block.step)) {
     average_.Cancel();
     outputs.push_back(
@@ -275,7 +277,7 @@ void Exchange::OnRefuse(const MessageHeader& header, absl::Duration now,
     average_.Refused(header.block, now + kAverageBackoff);
   }
   if (code == RefuseCode::kTooLate) return OnTooLate(header, outputs);
-  if (block.phase == Phase::kIdle) return;  // an answer to a repetition
+  if (block.phase == Phase::kIdle) return;  // the answer to a repeated message
   switch (code) {
     case RefuseCode::kStaleEpoch: {
       const bool is_news = block.sent_epoch < header.epoch;
@@ -284,7 +286,7 @@ void Exchange::OnRefuse(const MessageHeader& header, absl::Duration now,
       break;
     }
     case RefuseCode::kNotSeeded:
-      // Somebody before us had begun to seed: all of our state is sent again.
+      // Another worker had begun to seed: start again with the first array.
       if (block.kind == MessageKind::kSeedState || block.kind == MessageKind::kSeed) {
         if (block.phase == Phase::kSent) block.kind = FirstOfSeed(block);
       }

@@ -1,4 +1,4 @@
-// A shard whose server was taken for dead, and the one that took its place.
+// Tests of a shard whose server was considered dead and replaced.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -12,7 +12,8 @@ namespace {
 
 using ::testing::ElementsAre;
 
-// It was on its way when the server died; its successor has nothing of that.
+// The acknowledgement was under way when the server died. The successor does not have the
+// contribution.
 TEST_F(ExchangeTest, TheAcknowledgementOfAServerThatWasReplacedIsNotItsSuccessors) {
   Make({});
   ReachStepZero();
@@ -23,8 +24,8 @@ TEST_F(ExchangeTest, TheAcknowledgementOfAServerThatWasReplacedIsNotItsSuccessor
               ElementsAre(std::pair{MessageKind::kPush, 0u}));
 }
 
-// It lives, was cut off, and answers late: the successor has been sent the block by then,
-// or is about to be.
+// The server was only cut off, and answers late. By then the block has been sent to the
+// successor, or is about to be.
 TEST_F(ExchangeTest, NorIsOneThatComesOnceTheSuccessorIsThere) {
   for (const size_t room : {size_t{0}, size_t{1} << 20}) {
     SCOPED_TRACE(room);
@@ -44,14 +45,14 @@ TEST_F(ExchangeTest, NorIsOneThatComesOnceTheSuccessorIsThere) {
   }
 }
 
-// The same of what it had acknowledged before.
+// The server had acknowledged the contribution before it was replaced.
 TEST_F(ExchangeTest, WhatAServerHadAcknowledgedGoesToItsSuccessorOnce) {
   Make({});
   ReachStepZero();
   See(exchange_->Push(0, gradient_, 1, now_));
   Answer(From(MessageKind::kAck, 0, 0));
   exchange_->Replaced(0, 4);
-  Answer(From(MessageKind::kAck, 0, 0));  // of a repetition
+  Answer(From(MessageKind::kAck, 0, 0));  // answers a repetition
   EXPECT_THAT(See(exchange_->Connected(0, now_)).Messages(),
               ElementsAre(std::pair{MessageKind::kPush, 0u}));
 }

@@ -1,12 +1,12 @@
-// What may be on its way to a shard, by class.
+// Tests of the room for messages under way to a shard, by traffic class.
 #include "gtest/gtest.h"
 #include "worker/client/exchange_test_util.h"
 
 namespace syncline {
 namespace {
 
-// Behind urgent blocks there is room for one of another class: were it for urgent ones, each
-// would be followed by the next, and all of a step be on its way at once.
+// The room of other classes is not for urgent blocks. Otherwise each urgent block would
+// be followed by the next one, and a whole step would be under way at once.
 TEST_F(ExchangeTest, TheRoomOfOthersIsNotForWhatIsUrgent) {
   ReachStepZero();
   exchange_->SetRoom(0, 1, 0);

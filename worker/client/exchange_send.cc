@@ -1,5 +1,5 @@
-// What leaves for the shards: which block is next, what has to be encoded for it, and what
-// became of that. The sending half of exchange.h.
+// The sending part of exchange.h: chooses the next block, requests its encoding, and
+// sends the result.
 #include <algorithm>
 #include <bit>
 #include <utility>
@@ -49,7 +49,7 @@ size_t Exchange::HeldInFront(uint32_t shard, size_t limit) const {
   return std::min(bytes, limit);
 }
 
-// In turns, so that all shards have something to do at once.
+// Takes the shards in turns, so that all of them have something to do.
 void Exchange::PumpAll(absl::Duration now, ExchangeOutputs& outputs) {
   bool has_begun = true;
   while (has_begun) {
@@ -73,7 +73,8 @@ ExchangeOutputs Exchange::Pump(absl::Duration now) {
   return outputs;
 }
 
-// What is encoded now will take its part of the room: as much as last time.
+// Blocks that are being encoded count against the room (HasRoom). Each is assumed to be
+// as long as its previous encoding.
 bool Exchange::BeginNext(uint32_t shard, absl::Duration now, ExchangeOutputs& outputs) {
   ShardQueue& queue = shards_[shard];
   if (failed_ || !queue.is_connected) return false;
@@ -90,7 +91,8 @@ bool Exchange::HasRoom(const ShardQueue& queue, uint32_t id) const {
   return room > queue.promised;
 }
 
-// A contribution whose predecessors have been sent. Seeds are in nobody's way.
+// Whether the block is a contribution, and all blocks before it have been sent. Seeds are
+// never urgent.
 bool Exchange::IsUrgent(const Block& block) const {
   const auto id = static_cast<uint32_t>(&block - blocks_.data());
   return block.kind == MessageKind::kPush &&
@@ -100,7 +102,8 @@ bool Exchange::IsUrgent(const Block& block) const {
 bool Exchange::Begin(uint32_t id, absl::Duration now, ExchangeOutputs& outputs) {
   Block& block = blocks_[id];
   Tensor& tensor = tensors_[block.range.tensor];
-  // What was asked for is still to be answered. A view may make it needless.
+  // An earlier request of the block or its tensor must be finished first. A view that is
+  // being decoded may make the message unnecessary.
   if (block.is_encoding || block.decoding != nullptr || tensor.is_surveyed) return false;
   const bool is_push = block.kind == MessageKind::kPush;
   if (is_push && !parting_) {
@@ -157,7 +160,7 @@ ExchangeOutputs Exchange::Encoded(EncodeWork& work, absl::Duration now) {
         Enqueue(id, block.kind);
       }
     } else if (!IsContribution(block) || block.step != contribution.label.step) {
-      // It is through meanwhile, or too late.
+      // The contribution was counted meanwhile, or is too late.
       if (tensor.late.empty()) encoder_.Forget(id);
     }
   }
@@ -178,7 +181,7 @@ void Exchange::SendBlock(uint32_t id, Payload payload, absl::Duration now,
   ExchangeSend send{.shard = block.shard,
                     .header = HeaderFor(id, block.kind, StepOf(block)),
                     .payload = std::move(payload)};
-  // In its memory, whether lent or not.
+  // The payload may be in the gradient's memory, lent to the server or not.
   const ByteView gradient = tensor.gradient.bytes();
   send.borrows_gradient =
       std::ranges::any_of(send.payload, [&gradient](const Slice& slice) {
@@ -223,8 +226,8 @@ void Exchange::SendBlock(uint32_t id, Payload payload, absl::Duration now,
   outputs.push_back(std::move(send));
 }
 
-// A copy: the first view may land in the weights while a repeated seed is still being
-// sent.
+// Encodes into a copy, because the first view may be written to the weights while a
+// repeated seed is still being sent.
 std::shared_ptr<EncodeWork> Exchange::AskSeed(const Block& block) const {
   const auto id = static_cast<uint32_t>(&block - blocks_.data());
   GradientBlock seed = {.block = id,

@@ -1,5 +1,5 @@
-// The exchange against a hand-made shard: what it sends, repeats, lands and refuses to
-// believe.
+// Tests of the exchange against a hand-made shard: messages that it sends and repeats,
+// views that it uses, and answers that it ignores.
 #include "worker/client/exchange.h"
 
 #include <gmock/gmock.h>
@@ -43,7 +43,7 @@ TEST_F(ExchangeTest, SeederSendsItsValuesAndThenTakesThePublishedView) {
 TEST_F(ExchangeTest, OnlyWhatIsHeldInFrontOfTheNextBlockIsAhead) {
   ReachStepZero();
   const std::span<const float> gradient = gradient_;
-  // Backward comes to the last tensor first.
+  // Backward reaches the last tensor first.
   const Seen last = See(exchange_->Push(1, gradient.first(2), 1, now_));
   ASSERT_EQ(last.sends.size(), 1u);
   Answer(From(MessageKind::kAck, 1, 0));
@@ -66,7 +66,7 @@ TEST_F(ExchangeTest, WhatTheNextForwardWaitsForIsUrgentAndHasRoomOfItsOwn) {
   const Seen last = See(exchange_->Push(1, gradient.first(2), 1, now_));
   ASSERT_EQ(last.sends.size(), 1u);
   EXPECT_EQ(last.sends[0].traffic_class, TrafficClass::kOther) << "backward goes on";
-  exchange_->SetRoom(0, 0, 1);  // that block fills the way
+  exchange_->SetRoom(0, 0, 1);  // that block uses up the room
   const Seen front = See(exchange_->Push(0, gradient, 1, now_));
   ASSERT_EQ(front.sends.size(), 1u);
   EXPECT_EQ(front.sends[0].traffic_class, TrafficClass::kUrgent);
@@ -241,7 +241,7 @@ TEST_F(ExchangeTest, KnowsWhetherTheShardOwesAnAnswer) {
   EXPECT_EQ(exchange_->WhatIsAwaited(0), Awaits::kOthers);
 }
 
-// While the record of what was sent is on its way to a disk or a backup.
+// The shard is writing the seed to a disk or a backup.
 TEST_F(ExchangeTest, AShardThatNotesASeedOwesNothingUntilItIsAsked) {
   using Awaits = Exchange::Awaits;
   ExchangeOptions options;
@@ -262,7 +262,7 @@ TEST_F(ExchangeTest, AShardThatNotesASeedOwesNothingUntilItIsAsked) {
 
 TEST_F(ExchangeTest, FrontTensorOvertakesWhenTheWindowIsFull) {
   ReachStepZero();
-  exchange_->SetRoom(0, 1);  // for one block
+  exchange_->SetRoom(0, 1);  // enough for one block
   std::vector<float> small(2, 1.0f);
   EXPECT_THAT(See(exchange_->Push(1, small, 1, now_)).Messages(),
               ElementsAre(std::pair{MessageKind::kPush, 1u}));
@@ -419,7 +419,7 @@ TEST_F(ExchangeTest, AveragesAreAskedForOnceAConnection) {
   now_ += absl::Milliseconds(20);
   const Seen again = See(exchange_->Tick(now_));
   ASSERT_THAT(again.Messages(), ElementsAre(std::pair{MessageKind::kPullAverage, 0u}));
-  EXPECT_EQ(again.sends[0].header.flags, kFlagAnew) << "of the same version, maybe";
+  EXPECT_EQ(again.sends[0].header.flags, kFlagResend) << "of the same version, maybe";
   EXPECT_EQ(again.sends[0].header.epoch, 9u);
   const Seen seen = SendAverage(0, 0.25f);
   ASSERT_EQ(seen.averages.size(), 1u);
@@ -481,7 +481,7 @@ TEST_F(ExchangeTest, RateFactorsTravelWithTheNextGradientAndItsRepetitions) {
       0);
   exchange_->SetRateFactor(0, 0.25f);
   Seen seen = See(exchange_->Push(0, gradient_, 7, now_));
-  exchange_->SetRateFactor(0, 0.5f);  // of the step after
+  exchange_->SetRateFactor(0, 0.5f);  // for the next step
   for (int i = 0; i < 2; ++i, seen = Reconnect()) {
     const MessageHeader& header = seen.sends.at(0).header;
     EXPECT_EQ(header.block, 0u);

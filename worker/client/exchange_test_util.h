@@ -1,4 +1,4 @@
-// An exchange and the hand-made shard of its tests.
+// A test fixture: an exchange, and functions that answer like a shard.
 #pragma once
 
 #include <algorithm>
@@ -36,11 +36,11 @@ class ExchangeTest : public ::testing::Test {
     exchange_->Connected(0, now_);
   }
 
-  // What the exchange gave out, sorted by kind of output.
+  // Outputs of the exchange, sorted by kind.
   struct Seen {
     std::vector<ExchangeSend> sends;
-    std::vector<std::shared_ptr<EncodeWork>> encodings;  // that wait to be run
-    std::vector<std::shared_ptr<DecodeWork>> decodings;  // likewise
+    std::vector<std::shared_ptr<EncodeWork>> encodings;  // not run yet
+    std::vector<std::shared_ptr<DecodeWork>> decodings;  // not run yet
     std::vector<uint32_t> ready;
     std::vector<absl::Status> failures;
     std::vector<ExchangeAveraged> averages;
@@ -56,7 +56,8 @@ class ExchangeTest : public ::testing::Test {
     }
   };
 
-  // What has to be encoded and decoded is, at once, unless the test does it.
+  // Sorts the outputs. Encodes and decodes at once, unless the test does that itself
+  // (encodes_itself_, decodes_itself_).
   Seen See(ExchangeOutputs outputs) {
     Seen seen;
     for (size_t i = 0; i < outputs.size(); ++i) {
@@ -100,13 +101,13 @@ class ExchangeTest : public ::testing::Test {
     return exchange_->Decoded(work, now_);
   }
 
-  // The connection is lost, and the shard welcomes the worker on the next one.
+  // Loses the connection, and lets the shard welcome the worker on a new one.
   Seen Reconnect() {
     exchange_->Disconnected(0);
     return See(exchange_->Connected(0, now_));
   }
 
-  // A message of the shard to this worker.
+  // Returns the header of a message from the shard to this worker.
   MessageHeader From(MessageKind kind, uint32_t block, uint64_t step,
                      uint64_t epoch = 3) {
     MessageHeader header;
@@ -140,7 +141,7 @@ class ExchangeTest : public ::testing::Test {
     return Answer(From(MessageKind::kPublish, block, version), payload.view());
   }
 
-  // The version before, without a payload.
+  // Publishes the previous weights as a new version, without a payload.
   Seen PublishUnchanged(uint32_t block, uint64_t version, float loss_scale = 1) {
     MessageHeader header = From(MessageKind::kPublish, block, version);
     header.flags = kFlagUnchanged;
@@ -156,7 +157,7 @@ class ExchangeTest : public ::testing::Test {
     return Answer(From(MessageKind::kAverage, block, 7), payload.view());
   }
 
-  // After 12 updates.
+  // Sends an array of optimizer state that is the result of 12 updates.
   Seen SendState(uint32_t block, uint32_t array, float value, uint64_t step = 0) {
     std::vector<float> values(block == 0 ? 4 : 2, value);
     const BlockRange range{block, 0, static_cast<uint32_t>(values.size())};
@@ -169,7 +170,7 @@ class ExchangeTest : public ::testing::Test {
     return Answer(header, payload.view());
   }
 
-  // Both tensors hold version 0 and may be pushed.
+  // Starts the exchange, so that both tensors hold version 0 and may be pushed.
   void ReachStepZero() {
     See(exchange_->Start(now_));
     Publish(0, 0, 1.0f);

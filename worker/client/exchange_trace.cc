@@ -1,4 +1,5 @@
-// What an exchange records while a trace of its job is open (comm/base/trace_recorder.h).
+// The part of exchange.h that records spans while a trace of the job is open
+// (comm/base/trace_recorder.h).
 #include <algorithm>
 #include <utility>
 
@@ -13,7 +14,7 @@ TraceSpan Exchange::SpanOf(const Block& block, TraceKind kind) const {
           .kind = kind};
 }
 
-// Its first byte goes on its way now.
+// Starts the span of a block that is sent now.
 void Exchange::TraceSent(Block& block) const {
   if (!IsTraced()) return;
   block.sent_at_ns = options_.trace->Now();
@@ -28,7 +29,7 @@ void Exchange::TraceAcknowledged(Block& block) const {
   options_.trace->Add(span);
 }
 
-// A version is what the step before it made.
+// Ends the block's wait for this version. Version 0 is not the result of a step.
 void Exchange::TraceArrived(Block& block, uint64_t version) const {
   if (version == 0 || !IsTraced()) return;
   const int64_t held_at = std::exchange(block.held_at_ns, 0);

@@ -1,4 +1,4 @@
-// A worker whose own values are the servers' is told so, and not sent them.
+// Tests that a worker whose own values are the servers' receives no view of them.
 #include <limits>
 #include <memory>
 #include <utility>
@@ -26,7 +26,8 @@ class HeldView : public ExchangeTest {
     Make(options);
   }
 
-  // Of what a server publishes of these values at version 4, epoch 9.
+  // Returns the digest of the view that a server publishes of these values at version 4,
+  // epoch 9.
   uint64_t ServersDigest(uint32_t block, const std::vector<float>& values) {
     const Transfer& publish = options_.transfers[block].publish;
     const BlockLabel label = {.range = {block, 0, static_cast<uint32_t>(values.size())},
@@ -111,7 +112,7 @@ TEST_F(HeldView, AWordIsWorthNothingOnceSomethingLanded) {
   now_ += absl::Seconds(1);
   const Seen anew = See(exchange_->Tick(now_));
   ASSERT_THAT(anew.Messages(), ElementsAre(std::pair{MessageKind::kPull, 0u}));
-  EXPECT_EQ(anew.sends[0].header.flags, kFlagAnew) << "these values are not its own";
+  EXPECT_EQ(anew.sends[0].header.flags, kFlagResend) << "these values are not its own";
   EXPECT_THAT(Publish(0, 1, 5.0f).ready, ElementsAre(0u));
 }
 
@@ -131,7 +132,8 @@ TEST_F(HeldView, WithinAHostNothingIsCompared) {
   }
 }
 
-// Nothing else is done on that thread meanwhile.
+// The exchange's thread does nothing else while it computes digests, so their number per
+// Tick is limited.
 TEST_F(HeldView, ALargeModelIsLookedAtPieceByPiece) {
   std::vector<float> large((size_t{1} << 24) + kTilesPerBlock * kTileElements + 1);
   ExchangeOptions options = options_;

@@ -35,7 +35,7 @@ void FillNamed(const NamedOptions& from, v1::NamedOptions& to) {
   FillOptions(from.values, *to.mutable_options());
 }
 
-// A range test sweeps through absolute learning rates, whatever the job's own is.
+// Replaces the learning rate and the schedule by a sweep through absolute rates.
 TrainingOptions WithRange(TrainingOptions training,
                           const SessionOptions::LearningRateRange& range) {
   training.optimizer.values["lr"] = 1;
@@ -60,7 +60,8 @@ void FillTraining(const TrainingOptions& from, v1::TrainingSpec& to) {
   FillNamed(from.mode, *to.mutable_mode());
 }
 
-// kMaxTensorElements + 1 when there are more.
+// Returns the number of elements, or kMaxTensorElements + 1 if there are more than
+// kMaxTensorElements.
 uint64_t CountElements(const std::vector<uint64_t>& shape) {
   uint64_t elements = 1;
   for (const uint64_t size : shape) {
@@ -70,7 +71,7 @@ uint64_t CountElements(const std::vector<uint64_t>& shape) {
   return elements;
 }
 
-// What is asked of a job whose members are hosts.
+// Checks the options of a job whose workers are whole hosts.
 absl::Status CheckHosts(const SessionOptions& options) {
   if (options.ranks < options.world_size || options.ranks > kMaxWorkers) {
     return absl::InvalidArgumentError(

@@ -1,5 +1,7 @@
-// What a session asks of the coordinator: its options and tensors, checked and put into a
-// hello.
+// Checks a session's options and tensors, and makes the messages with which it joins a
+// job.
+//
+// Thread safety: pure functions.
 #pragma once
 
 #include <cstddef>
@@ -15,37 +17,40 @@
 
 namespace syncline {
 
-// InvalidArgument names the option, its value and what is allowed.
+// Fails with InvalidArgument, which names the option, its value and what is allowed.
 absl::Status CheckSessionOptions(const SessionOptions& options);
 
-// What is allowed, but hardly meant: a sentence for each.
+// Returns a sentence for each option that is allowed but probably a mistake.
 std::vector<std::string> SessionWarnings(const SessionOptions& options);
 
-// Whether what lossy encodings keep is converted when the learning rate changes
+// Whether error feedback is converted when the learning rate changes
 // (ExchangeOptions::follow_learning_rate; comm/compression/residual_rate.h).
 bool FollowsLearningRate(const TrainingOptions& training);
 
-// Whether a step may go without gradients of some tensors: not with an optimizer that
-// steps in one direction for all tensors together.
+// Whether a step may lack gradients of some tensors, and tensors may have different
+// learning rates. False for an optimizer that treats all tensors as one vector (lbfgs).
 bool TakesTensorsApart(const TrainingOptions& training);
 
-// InvalidArgument for a bad name, or a shape that is not one of `elements` elements.
+// Fails with InvalidArgument if the name is not valid, or if the shape does not have
+// `elements` elements.
 absl::Status CheckTensor(const TensorOptions& tensor, size_t elements);
-// The number of elements that the shape says; InvalidArgument when that is too many.
+// Returns the number of elements of the shape. Fails with InvalidArgument if the name is
+// not valid, or if there are too many elements.
 absl::StatusOr<size_t> CheckTensor(const TensorOptions& tensor);
 
-// The first message on the control stream, who we are and which job we mean, and that job.
+// Returns the hello, which is the first message on the control stream and names worker
+// and job, and the declaration of the job.
 Announcement MakeAnnouncement(const SessionOptions& options,
                               const std::vector<TensorOptions>& tensors);
 
-// Where a job lies.
+// The placement of a job.
 struct JobLayout {
   std::vector<std::string> shard_addresses;
   std::vector<uint32_t> shard_of_block;
 };
 
-// Internal when the coordinator's placement does not name one of its shards for each
-// block of tensors with so many elements.
+// Reads the placement from the welcome. Fails with Internal if it does not name a shard
+// for each block of tensors with these numbers of elements.
 absl::StatusOr<JobLayout> ReadLayout(const v1::WorkerWelcome& welcome,
                                      const std::vector<uint64_t>& elements);
 

@@ -10,7 +10,7 @@
 namespace syncline {
 namespace {
 
-// They are copied as bytes between the two.
+// The two types are copied to each other as bytes.
 static_assert(sizeof(GradientUnits) == sizeof(SynclineCudaUnits));
 static_assert(offsetof(GradientUnits, loss_scale) ==
               offsetof(SynclineCudaUnits, loss_scale));
@@ -42,7 +42,8 @@ std::optional<KeptGradient::Place> KeptGradient::OnDevice(Device& device) {
       .tile_units = reinterpret_cast<SynclineCudaUnits*>(on_device_->tile_units.data())};
 }
 
-// A program's own needs vary; one that had no room once is not asked again at each step.
+// Reserves memory on the device. After a failure it never tries again: the program's own
+// needs vary, and an attempt at each step would be slow.
 bool KeptGradient::Reserve(Device& device) {
   if (has_no_room_) return false;
   if (on_device_ == nullptr || &on_device_->device != &device) {
@@ -57,7 +58,8 @@ bool KeptGradient::Reserve(Device& device) {
   return false;
 }
 
-// Mostly nothing was kept yet: then no zeros need to be made here, nor cross the bus.
+// Copies the error feedback to the device. If there is none yet, which is the usual case,
+// the device clears its memory, and no zeros are made and copied.
 void KeptGradient::Bring() {
   Device& device = on_device_->device;
   std::vector<GradientUnits> units(TilesOf(elements_));

@@ -1,11 +1,11 @@
-// What the lossy pushes of one tensor keep from step to step: on the host, or, while a GPU
-// encodes its gradients, in the GPU's memory. It lies where it was asked for last.
+// The error feedback of one tensor: on the host, or in a GPU's memory while that GPU
+// encodes the tensor's gradients. OnHost and OnDevice move it there.
 //
 //   kept.OnHost().EncodeTile(transfer, tile, writer, workspace);
 //   if (const auto place = kept.OnDevice(*gradient.device())) ...
 //
-// Thread safety: none; while encodings of the tensor are under way, what they use is theirs,
-// and nothing is moved.
+// Thread safety: none. While encodings of the tensor are under way, they own it, and it
+// must not be moved.
 #pragma once
 
 #include <cstdint>
@@ -22,28 +22,28 @@ namespace syncline {
 
 class KeptGradient {
  public:
-  // Of a tensor of `elements` values; MemoryKind::kNone keeps nothing.
+  // `elements`: number of the tensor's elements. MemoryKind::kNone keeps nothing.
   KeptGradient(const MemorySpec& spec, uint64_t elements)
       : spec_(spec), elements_(elements) {}
 
   bool keeps() const { return spec_.kind != MemoryKind::kNone && elements_ > 0; }
   const MemorySpec& spec() const { return spec_; }
 
-  // Moves it to the host. What a GPU kept that has failed is lost: it is as if nothing had
-  // been kept, and status() says so.
+  // Moves it to the host. If the GPU that held it has failed, it is lost: it starts from
+  // zero, and status() is an error.
   GradientMemory& OnHost();
 
-  // In memory of the device, null where nothing is kept: a value for each element, and the
-  // units for each tile.
+  // Addresses in the device's memory: a residual for each element, and units for each
+  // tile. Null if nothing is kept.
   struct Place {
     float* residual = nullptr;
     SynclineCudaUnits* tile_units = nullptr;
   };
-  // Moves it there. Nothing: the device has no memory for it, now and for good, and it is
-  // on the host. REQUIRES: spec().kind is not kMomentumCorrection.
+  // Moves it to the device. Empty: the device has no memory for it; it stays on the host,
+  // and later calls do not try again. REQUIRES: spec().kind is not kMomentumCorrection.
   std::optional<Place> OnDevice(Device& device);
 
-  // Not OK once something was lost.
+  // Not OK after something was lost.
   const absl::Status& status() const { return status_; }
 
  private:
@@ -62,10 +62,10 @@ class KeptGradient {
 
   const MemorySpec spec_;
   const uint64_t elements_;
-  std::optional<GradientMemory> memory_;     // where it is on the host, or nowhere yet
-  std::unique_ptr<DeviceArrays> on_device_;  // stays there when it moves to the host
+  std::optional<GradientMemory> memory_;     // set once it was used on the host
+  std::unique_ptr<DeviceArrays> on_device_;  // stays allocated after a move to the host
   bool is_on_device_ = false;
-  bool has_no_room_ = false;  // on the device
+  bool has_no_room_ = false;  // the device has no memory for it
   absl::Status status_;
 };
 

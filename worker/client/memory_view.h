@@ -1,12 +1,12 @@
-// Gradients and weights where the program has them, in its own element type, on the host
-// or on a GPU. What needs FP32 reads and writes them tile by tile, so that no copy of the
-// whole is ever made.
+// Views of the program's gradients and weights in their own element type, on the host or
+// on a GPU. Code that needs FP32 reads and writes them tile by tile, so the whole is
+// never copied.
 //
 //   std::vector<float> scratch(kTileElements);
 //   const std::span<const float> tile = gradient.Read(first, count, scratch);
 //
-// Reading and writing a GPU's memory waits for the GPU. After an error of it, what is read
-// is zeros: ask device()->status() before the values are used.
+// Reading and writing a GPU's memory waits for the GPU. After an error of the GPU all
+// reads return zeros: check device()->status() before using the values.
 //
 // Thread safety: that of the memory, which belongs to the program.
 #pragma once
@@ -28,7 +28,7 @@ namespace syncline {
 class ConstMemoryView {
  public:
   ConstMemoryView() = default;
-  // FP32 memory is one.
+  // FP32 on the host.
   // NOLINTNEXTLINE(google-explicit-constructor)
   ConstMemoryView(std::span<const float> values)
       : memory_{.data = values.data()}, elements_(values.size()) {}
@@ -41,23 +41,24 @@ class ConstMemoryView {
   size_t size() const { return elements_; }
   bool empty() const { return elements_ == 0; }
   DType dtype() const { return memory_.dtype; }
-  // Whose memory it is; null: the host's.
+  // The GPU whose memory it is; null: the host's.
   Device* device() const { return memory_.device; }
-  // Whether floats lie here, for the host to read.
+  // Whether the host can read the elements as floats without a copy.
   bool IsReadInPlace() const { return dtype() == DType::kF32 && device() == nullptr; }
-  // Where it is; only the host's may be looked at.
+  // The memory. Only the host's may be dereferenced.
   ByteView bytes() const { return Bytes(0, elements_); }
-  // Of `count` elements from number `first` on, as all below.
+  // The memory of `count` elements from `first` on, as in all functions below.
   ByteView Bytes(size_t first, size_t count) const {
     const size_t width = DTypeBytes(memory_.dtype);
     return {static_cast<const std::byte*>(memory_.data) + first * width, count * width};
   }
   // REQUIRES: IsReadInPlace().
   std::span<const float> AsFloats(size_t first, size_t count) const;
-  // The memory itself where it IsReadInPlace(), otherwise `scratch`, with these values.
-  // REQUIRES: count <= scratch.size() unless it is.
+  // Returns the elements as floats: in place if IsReadInPlace(), otherwise converted into
+  // `scratch`. REQUIRES: IsReadInPlace() or count <= scratch.size().
   std::span<const float> Read(size_t first, size_t count, std::span<float> scratch) const;
-  // The bytes as they lie there. REQUIRES: to.size() is that of `count` elements.
+  // Copies the bytes, without conversion. REQUIRES: to.size() is that of `count`
+  // elements.
   void ReadBytes(size_t first, size_t count, MutableByteView to) const;
   ConstMemoryView Part(size_t first, size_t count) const {
     return {{Bytes(first, count).data(), memory_.dtype, memory_.device}, count};
@@ -68,7 +69,7 @@ class ConstMemoryView {
   size_t elements_ = 0;
 };
 
-// What is written, too.
+// The same, and writable.
 class MemoryView {
  public:
   MemoryView() = default;
@@ -91,9 +92,9 @@ class MemoryView {
   }
   // REQUIRES: FP32 of the host.
   std::span<float> AsFloats() const;
-  // Rounded to nearest. REQUIRES: values.size() == size().
+  // Writes the values, rounded to nearest even. REQUIRES: values.size() == size().
   void Write(std::span<const float> values) const;
-  // REQUIRES: bytes.size() is that of the memory.
+  // Writes bytes without conversion. REQUIRES: bytes.size() is that of the memory.
   void WriteBytes(ByteView bytes) const;
 
  private:
@@ -101,20 +102,20 @@ class MemoryView {
   size_t elements_ = 0;
 };
 
-// Whether the kernels of a GPU can read it, and write to it.
+// Whether the memory is aligned well enough for the kernels of a GPU.
 inline bool IsAlignedForDevice(const ConstMemoryView& memory) {
   constexpr uintptr_t kAlignment = 16;
   return reinterpret_cast<uintptr_t>(memory.bytes().data()) % kAlignment == 0;
 }
 
-// Where the host may read them: a GPU's in `copy`, which then keeps them.
+// Returns the bytes where the host may read them. Those of a GPU are copied into `copy`.
 ByteView BytesOnHost(const ConstMemoryView& memory, Buffer& copy);
 
-// Whether what the codec encodes to are the elements themselves, without a change.
+// Whether the codec's encoding of elements of this type is the elements' own bytes.
 bool IsEncodingOf(const Codec& codec, DType dtype);
 
-// The block's elements as its payload, in `memory` of MaxBlockBytes. `scratch` is used
-// where they are not FP32.
+// Encodes the block's elements into `memory` of MaxBlockBytes. `scratch` is used if they
+// are not FP32.
 struct DenseBlock {
   const Codec& codec;
   BlockLabel label = {};

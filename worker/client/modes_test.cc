@@ -1,4 +1,4 @@
-// Exchanges whose worker may run ahead of the others.
+// Tests of modes in which a worker may run ahead of the others.
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "worker/client/exchange.h"
@@ -17,7 +17,7 @@ class StaleExchangeTest : public ExchangeTest {
     Make({.mode = {.kind = SyncMode::Kind::kSsp, .staleness = 1}});
     ReachStepZero();
   }
-  // The tensor's next step, up to its acknowledgement.
+  // Pushes the tensor's next step, and acknowledges it.
   Seen PushAndHold(uint64_t step) {
     const Seen pushed = See(exchange_->Push(0, gradient_, 1, now_));
     EXPECT_EQ(pushed.sends.at(0).header.step, step);
@@ -77,7 +77,7 @@ TEST_F(StaleExchangeTest, GoesOnAtOnceWhenItMayBeFurtherAhead) {
   EXPECT_THAT(PushAndHold(2).ready, IsEmpty()) << "three steps ahead";
 }
 
-// Servers count it among those who wait once it has asked.
+// After this request the servers count the worker as waiting.
 TEST_F(StaleExchangeTest, AsksForWhatIsEnoughWhenThatIsLessThanBefore) {
   PushAndHold(0);
   PushAndHold(1);
@@ -144,7 +144,7 @@ TEST_F(AsyncExchangeTest, CountsItsOwnStepsAndTakesTheViewThatFollowsItsContribu
 TEST_F(AsyncExchangeTest, SettlesWithAViewThatIsSentAnew) {
   const Seen settling = See(exchange_->Settle(0, now_));
   ASSERT_THAT(settling.Messages(), ElementsAre(std::pair{MessageKind::kPull, 0u}));
-  EXPECT_EQ(settling.sends[0].header.flags, kFlagAnew);
+  EXPECT_EQ(settling.sends[0].header.flags, kFlagResend);
   EXPECT_THAT(Publish(0, 0, 9.0f).ready, ElementsAre(0u)) << "nobody has contributed";
 }
 

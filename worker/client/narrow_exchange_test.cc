@@ -1,5 +1,5 @@
-// Weights in BF16 or FP16 memory: what is sent of them, and what lands in them, is what
-// would be of FP32 memory that is rounded afterwards.
+// Tests of weights in BF16 or FP16 memory. They send and receive the same values as FP32
+// memory that is rounded afterwards.
 #include <cstddef>
 #include <memory>
 #include <span>
@@ -21,7 +21,8 @@ struct Case {
 
 class NarrowExchange : public ExchangeTest, public ::testing::WithParamInterface<Case> {
  protected:
-  // Over FP32 memory, or memory of the case's type with the same values.
+  // Makes the exchange with weights of this type. The values are the same in FP32 and in
+  // the case's type.
   void MakeIn(DType dtype, ExchangeOptions options) {
     const Transfer transfer = *ParseTransfer(GetParam().publish);
     options.seed = 7;
@@ -41,7 +42,7 @@ class NarrowExchange : public ExchangeTest, public ::testing::WithParamInterface
         pool_);
     See(exchange_->Connected(0, now_));
   }
-  // The first tensor, rounded to the case's type.
+  // Returns the first tensor, rounded to the case's type.
   std::vector<float> Held() {
     if (dtype_ == DType::kF32) {
       Narrow(first_, {.data = narrow_first_.data(), .dtype = GetParam().dtype});

@@ -1,5 +1,5 @@
-// Gradients and weights in the memory of a GPU: the same bytes travel as from the host, and
-// the same weights land.
+// Tests of gradients and weights in the memory of a GPU. The same bytes are sent as from
+// the host, and the weights become the same.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -36,7 +36,7 @@ std::vector<float> Values(uint64_t step) {
   return values;
 }
 
-// As the program has it, and as FP32.
+// A gradient in the program's element type, and in FP32.
 struct Narrowed {
   std::vector<std::byte> bytes;
   std::vector<float> values;
@@ -60,8 +60,8 @@ ExchangeOptions OptionsOf(const Transfer& transfer) {
           .follow_learning_rate = true};
 }
 
-// An emulated GPU of the test's own, of which is known what it was asked for. Large arrays
-// it has no room for, if that is said.
+// Counts the calls of an emulated GPU of this test. Allocations of more than `most_bytes`
+// fail.
 struct Asked {
   int encodings = 0;
   int decodings = 0;
@@ -109,7 +109,7 @@ class Pusher {
   explicit Pusher(const std::string& codec)
       : options_(OptionsOf(*ParseTransfer(codec))) {}
 
-  // The bytes of a step.
+  // Encodes a step. Returns the bytes of all blocks.
   std::vector<std::byte> Push(const ConstMemoryView& gradient, uint64_t step) {
     std::vector<std::byte> pushed;
     for (uint32_t block = 0; block < kBlocks.size(); ++block) {
@@ -142,7 +142,7 @@ class Pusher {
   PushEncoder encoder_{options_, elements_, pool_};
 };
 
-// Those in the first lines are encoded by the GPU.
+// The GPU encodes the first kEncodedOnDevice of these.
 const char* const kCodecs[] = {"onebit:min_elements=0,vectors=1",
                                "int8:min_elements=0,vectors=1",
                                "int8-stochastic:min_elements=0,vectors=1",
@@ -172,8 +172,7 @@ TEST_P(PushedFromAGpu, TravelsAsTheSameBytesAndLeavesTheSame) {
   for (const DType dtype : {DType::kF32, DType::kBf16}) {
     Pusher host(GetParam());
     Pusher device(GetParam());
-    for (const uint64_t step :
-         {1, 2, 63, 64}) {  // in the last two residuals are looked at
+    for (const uint64_t step : {1, 2, 63, 64}) {  // steps 63 and 64 sample residuals
       std::vector<float> values = Values(step);
       if (step == 64) values[5] = std::numeric_limits<float>::infinity();
       const Narrowed gradient = NarrowedTo(dtype, values);
@@ -209,7 +208,7 @@ TEST_P(PushedFromAGpu, IsEncodedOnTheHostWhereTheGpuHasNoRoomForWhatIsKept) {
   }
 }
 
-// As when accumulation, or a quorum, brings what it keeps home.
+// Error feedback also moves to the host when a worker accumulates, or with a quorum.
 TEST_P(PushedFromAGpu, MayComeFromTheHostInOtherSteps) {
   Pusher host(GetParam());
   Pusher mixed(GetParam());
@@ -248,7 +247,8 @@ class LandedOnAGpu : public ::testing::TestWithParam<const char*> {
     bool has_wrong_crc = false;
   };
 
-  // A whole view, or a delta to `held`, which becomes what a receiver then holds.
+  // Returns a whole view, or a delta to `held`. Sets `held` to the weights that a
+  // receiver then has.
   Buffer Make(const View& view, std::span<const float> values, std::span<float> held) {
     const Transfer& publish = options_.transfers[0].publish;
     const Codec& codec = view.is_delta          ? *publish.codec
@@ -315,7 +315,7 @@ TEST_P(LandedOnAGpu, HasTheSameBits) {
 }
 
 TEST_P(LandedOnAGpu, HasTheSameBitsInOtherTypes) {
-  if (options_.transfers[0].publish.compresses()) return;  // deltas are FP32's
+  if (options_.transfers[0].publish.compresses()) return;  // deltas need FP32 weights
   for (const DType dtype : {DType::kBf16, DType::kF16}) {
     std::vector<float> held(kFirstBlock);
     const Buffer bytes = Make({}, Values(1), held);
@@ -338,7 +338,7 @@ TEST_P(LandedOnAGpu, NeedsNoAlignment) {
   EXPECT_EQ(there.Get(), held);
 }
 
-// What an exchange gives out while its GPU fails.
+// An exchange whose GPU fails.
 class FailingExchange : public ::testing::Test {
  protected:
   void Start(SeedRole role) {
@@ -350,7 +350,7 @@ class FailingExchange : public ::testing::Test {
         std::vector<MemoryView>{{{there_.data(), DType::kF32, &gpu_}, kElements}}, pool_);
     exchange_->Start({});
   }
-  // The error that it ends with.
+  // Returns the error with which the exchange ends. Empty: it does not end.
   static std::string ErrorOf(const ExchangeOutputs& outputs) {
     for (const ExchangeOutput& output : outputs) {
       const auto* const failed = std::get_if<ExchangeFailed>(&output);
@@ -367,7 +367,7 @@ class FailingExchange : public ::testing::Test {
     return all;
   }
 
-  // What a server says to a seed or a push: it has it, and nothing changes by it.
+  // Answers a seed or a push like a server whose weights it does not change.
   ExchangeOutputs Answer(const MessageHeader& sent) {
     MessageHeader header = sent;
     const bool is_push = sent.kind == static_cast<uint16_t>(MessageKind::kPush);
@@ -400,7 +400,7 @@ TEST_F(FailingExchange, EndsBeforeAnythingIsSentThatItCouldNotRead) {
   }
 }
 
-// The first push of a large model need not bring zeros to the GPU.
+// The first push of a large model does not copy zeros to the GPU.
 TEST(KeptOnAGpu, BeginsWithZerosThatAreMadeThere) {
   TheAsked() = {};
   Device gpu(WatchedCalls(), 0);
@@ -416,7 +416,7 @@ TEST(KeptOnAGpu, BeginsWithZerosThatAreMadeThere) {
   }
 }
 
-// A GPU that fails takes with it what it had kept: nothing is sent in its place.
+// If a GPU fails, its error feedback is lost, and nothing is sent in its place.
 TEST(KeptOnAGpu, IsNotSettledOnceTheGpuHasFailed) {
   Device gpu(EmulatedGpu().calls(), 0);
   const std::vector<float> values = Values(1);
@@ -439,7 +439,7 @@ TEST_F(FailingExchange, SendsNothingInPlaceOfWhatAFailedGpuHadKept) {
   ExchangeOutputs outputs = exchange_->Connected(0, {});
   const std::vector<float> values = Values(2);
   const DeviceVector<float> gradient(EmulatedGpu(), values);
-  const auto run = [&] {  // until there is nothing to encode or to decode
+  const auto run = [&] {  // encodes and decodes until nothing is left
     while (!outputs.empty()) {
       ExchangeOutputs next;
       const auto add = [&next](ExchangeOutputs more) {

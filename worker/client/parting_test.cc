@@ -1,4 +1,4 @@
-// What a worker that leaves hands over.
+// Tests of the error feedback that a worker sends when it leaves.
 #include <limits>
 #include <vector>
 
@@ -15,7 +15,7 @@ using ::testing::IsEmpty;
 using ::testing::Pair;
 using ::testing::SizeIs;
 
-// Tensor 0 travels as its largest value only, with error feedback; tensor 1 densely.
+// Pushes of tensor 0 send its largest value only, with error feedback. Tensor 1 is dense.
 class Parting : public ExchangeTest {
  protected:
   Parting() {
@@ -26,7 +26,7 @@ class Parting : public ExchangeTest {
     ReachStepZero();
   }
 
-  // Pushes {1, 2, 3, 4}, of which 4 goes.
+  // Pushes {1, 2, 3, 4}, of which 4 is sent.
   void Step(uint64_t step, float learning_rate = 0) {
     See(exchange_->Push(0, gradient_, 7, now_));
     MessageHeader header = From(MessageKind::kPublish, 0, step + 1);
@@ -81,7 +81,7 @@ TEST_F(Parting, SendsAgainOnTheNextConnection) {
   ASSERT_THAT(again.sends, SizeIs(1));
   EXPECT_EQ(again.sends[0].header.flags, kFlagParting);
   EXPECT_THAT(Values(again.sends[0], 1), ElementsAre(1, 2, 3, 0));
-  // Also under another epoch.
+  // The values are also the same in another epoch.
   const Seen moved = Refuse(RefuseCode::kStaleEpoch, 0, 1, 4);
   ASSERT_THAT(moved.sends, SizeIs(1));
   EXPECT_THAT(Values(moved.sends[0], 1, 4), ElementsAre(1, 2, 3, 0));
@@ -98,7 +98,7 @@ TEST_F(Parting, ConvertsToTheUnitsOfTheStepThatTakesIt) {
   Make(options_);
   ReachStepZero();
   Step(0, 0.5f);   // the rate of step 1
-  Step(1, 0.25f);  // keeps {2, 4, 6, 0} at a rate of 0.5: 6 went, or 3 and 4
+  Step(1, 0.25f);  // the sum is {2, 4, 6, 4} at a rate of 0.5, of which 6 is sent
   const Seen seen = See(exchange_->Part(now_));
   const std::vector<float> values = Values(seen.sends.at(0), 2);
   EXPECT_THAT(values, ElementsAre(4, 8, 0, 8));

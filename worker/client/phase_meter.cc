@@ -20,7 +20,7 @@ void PhaseMeter::Begin() {
   stepped_at_.reset();
 }
 
-// What lasted until now.
+// Adds the time since the last change to the present phase.
 void PhaseMeter::Close() {
   if (!has_begun_) return;
   const absl::Duration now = clock_.Now();
@@ -38,7 +38,7 @@ void PhaseMeter::Exchange(WorkerPhase phase) {
   if (phase == last_exchange_) return;
   last_exchange_ = phase;
   absl::MutexLock lock(&mutex_);
-  // Behind the back of a program that computes it does not matter when.
+  // While the program computes, the time of the change does not matter.
   if (waits_ > 0) Close();
   exchange_ = phase;
 }
@@ -58,7 +58,7 @@ void PhaseMeter::Program(WorkerPhase phase) {
 
 void PhaseMeter::Step(uint64_t next) {
   absl::MutexLock lock(&mutex_);
-  if (step_ != next_) Close();  // whose weights are not awaited before the next is pushed
+  if (step_ != next_) Close();  // the program pushed without waiting for all weights
   step_ = next_;
   next_ = next;
   has_landed_ = false;
@@ -71,7 +71,7 @@ void PhaseMeter::Step(uint64_t next) {
   whole_steps_[phase()] += absl::ToDoubleSeconds(now - since_);
 }
 
-// The program may still have to wake up.
+// If the program waits, its step ends when it wakes up (Waits).
 void PhaseMeter::Landed() {
   absl::MutexLock lock(&mutex_);
   has_landed_ = waits_ > 0 && step_ != next_;

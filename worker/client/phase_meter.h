@@ -1,15 +1,16 @@
-// Measures the phases of a worker's steps (comm/base/step_phases.h): which of them it is in
-// follows from whether the program waits, and from what the exchange is at meanwhile.
+// Measures the phases of a worker's steps (comm/base/step_phases.h). While a thread of
+// the program waits, the phase is the exchange's; otherwise it is the program's.
 //
 //   PhaseMeter meter(clock);
 //   meter.Begin();
-//   meter.Exchange(WorkerPhase::kPush);    // the loop's thread, when it changes
-//   { PhaseMeter::Wait wait(meter); ... }  // a program's thread sleeps
+//   meter.Exchange(WorkerPhase::kPush);    // on the loop thread
+//   { PhaseMeter::Wait wait(meter); ... }  // while a thread of the program sleeps
 //   meter.Step();
 //
-// A change costs a reading of the clock and a short lock; what stays as it was, neither.
+// A change of phase reads the clock and takes a short lock. Exchange with an unchanged
+// phase does neither.
 //
-// Thread-safe, but for Exchange, which one thread calls.
+// Thread safety: thread-safe, except that only one thread may call Exchange.
 #pragma once
 
 #include <optional>
@@ -26,29 +27,32 @@ namespace syncline {
 
 class PhaseMeter {
  public:
-  // The clock outlives it.
+  // `clock` must outlive it.
   explicit PhaseMeter(const Clock& clock) : clock_(clock) {}
 
-  // While a trace of the job is open its spans go there too, by the same clock as the
-  // meter's. Before Begin; the track outlives the meter. `step` is the first.
+  // Records the phases as spans on this track, too, while a trace of the job is open.
+  // `step` is the first step. Call it before Begin. The track must use the same clock,
+  // and outlive the meter.
   void TraceTo(TraceTrack* track, uint32_t job, uint64_t step)
       ABSL_LOCKS_EXCLUDED(mutex_);
-  // Nothing before counts.
+  // Starts the measurement. The time before does not count.
   void Begin() ABSL_LOCKS_EXCLUDED(mutex_);
+  // Sets the phase of the exchange.
   void Exchange(WorkerPhase phase) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Another step was pushed whole, and that of number `next` begins once this one's last
-  // weights are here, or are pushed themselves.
+  // Reports that all gradients of a step were pushed. Step `next` begins when the last
+  // weights of this step have arrived (Landed), or at the next call of Step.
   void Step(uint64_t next = 0) ABSL_LOCKS_EXCLUDED(mutex_);
-  // All that was pushed is answered with weights.
+  // Reports that the weights of all pushed gradients have arrived.
   void Landed() ABSL_LOCKS_EXCLUDED(mutex_);
-  // Until now, also of a step that is not over.
+  // Returns the phases until now, including the present step.
   WorkerPhases sums() const ABSL_LOCKS_EXCLUDED(mutex_);
-  // Until the last Step, so that differences are of whole steps, however long one takes.
+  // Returns the phases until the last Step. Differences of two results always cover whole
+  // steps.
   WorkerPhases whole_steps() const ABSL_LOCKS_EXCLUDED(mutex_);
-  // From one Step to the next.
+  // Returns the durations from each Step to the next.
   StepDurations durations() const ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // While it lives a thread of the program waits.
+  // Exists while a thread of the program waits.
   class Wait {
    public:
     explicit Wait(PhaseMeter& meter) : meter_(meter) { meter_.Waits(1); }
@@ -60,7 +64,7 @@ class PhaseMeter {
     PhaseMeter& meter_;
   };
 
-  // While it lives the program's thread does this for the session.
+  // Exists while the program's thread does this work for the session.
   class Work {
    public:
     Work(PhaseMeter& meter, WorkerPhase phase) : meter_(meter) { meter_.Program(phase); }
@@ -81,7 +85,8 @@ class PhaseMeter {
   void Close() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const Clock& clock_;
-  WorkerPhase last_exchange_ = WorkerPhase::kOthers;  // of the thread that calls Exchange
+  // The phase of the last call of Exchange. Used by the calling thread only.
+  WorkerPhase last_exchange_ = WorkerPhase::kOthers;
 
   mutable absl::Mutex mutex_;
   bool has_begun_ ABSL_GUARDED_BY(mutex_) = false;
@@ -95,8 +100,9 @@ class PhaseMeter {
   std::optional<absl::Duration> stepped_at_ ABSL_GUARDED_BY(mutex_);
   TraceTrack* track_ ABSL_GUARDED_BY(mutex_) = nullptr;
   uint32_t job_ ABSL_GUARDED_BY(mutex_) = 0;
-  uint64_t step_ ABSL_GUARDED_BY(mutex_) = 0;  // the present one
-  uint64_t next_ ABSL_GUARDED_BY(mutex_) = 0;  // once that is over
+  uint64_t step_ ABSL_GUARDED_BY(mutex_) = 0;  // the present step
+  uint64_t next_ ABSL_GUARDED_BY(mutex_) = 0;  // the step after it
+  // Landed was called while the program waited; next_ begins when it wakes up.
   bool has_landed_ ABSL_GUARDED_BY(mutex_) = false;
 };
 

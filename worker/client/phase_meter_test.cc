@@ -125,7 +125,7 @@ class TracedPhases : public PhaseMeterTest {
     meter_.Begin();
     recorder_.Open(3);
   }
-  // Without those that took no time.
+  // Returns the recorded spans, except those that took no time.
   std::vector<TraceSpan> Spans() {
     auto taken = recorder_.Take(100);
     if (!taken) return {};
@@ -151,12 +151,12 @@ TEST_F(TracedPhases, AStepLastsUntilItsWeightsAreHere) {
     const PhaseMeter::Wait wait(meter_);
     Pass(2);
   }
-  Pass(1);  // between two calls that wait
+  Pass(1);  // the program runs between two waits
   {
     const PhaseMeter::Wait wait(meter_);
     Pass(1);
     meter_.Landed();
-    Pass(1);  // until the program wakes up
+    Pass(1);  // the program has not woken up yet
   }
   Pass(3);
   meter_.Step(12);

@@ -21,16 +21,17 @@ struct Preset {
 
 constexpr std::string_view kNesterov = "sgd:lr=0.7,momentum=0.9,nesterov=1";
 
-// worker/python/src/syncline/torch/_presets.py has the same, with its rounds.
+// Keep these the same as in worker/python/src/syncline/torch/_local/presets.py, which also has
+// the rounds.
 constexpr std::array kPresets = {
     // Douillard et al. 2023, arXiv 2311.08105.
     Preset{.name = "diloco", .optimizer = kNesterov},
-    // Douillard et al. 2025, arXiv 2501.18512: 4 bits up.
+    // Douillard et al. 2025, arXiv 2501.18512: pushes have 4 bits.
     Preset{.name = "streaming-diloco",
            .optimizer = kNesterov,
            .push = "int4",
            .publish = "int8"},
-    // Sarfi et al. 2025, arXiv 2508.15706. Down go the values of two workers.
+    // Sarfi et al. 2025, arXiv 2508.15706. Views have as many values as two workers push.
     Preset{.name = "sparseloco",
            .optimizer = "sgd:lr=1",
            .push = "sparseloco",
@@ -55,21 +56,20 @@ absl::Status ApplyPreset(std::string_view name, SessionOptions& options) {
   }
   std::vector<std::string> written(names.begin(), names.end());
   return absl::InvalidArgumentError(
-      absl::StrCat("'", std::string(name), "' is no preset; there are ",
+      absl::StrCat("'", std::string(name), "' is not a preset; there are ",
                    absl::StrJoin(written, ", "), DidYouMean(name, names)));
 }
 
-// worker/python/src/syncline/torch/_decoupled.py has the same reasons.
+// Keep the reasons the same as in worker/python/src/syncline/torch/_local/decoupled.py.
 absl::Status CheckRounds(const SessionOptions& options) {
   const std::string& mode = options.training.mode.name;
   if (options.preset.empty() || (mode != "asp" && mode != "ssp")) return absl::OkStatus();
-  const char* why =
-      mode == "asp"
-          ? "takes each worker's push for an outer step of its own, at the full rate, "
-            "where a round is one step of the mean of all: with W workers the weights "
-            "would go W times as far"
-          : "lets a worker go on with weights that lack its own last round, and they "
-            "would take the place of what it trained since";
+  const char* why = mode == "asp"
+                        ? "makes each worker's push an outer step of its own at the full "
+                          "rate, although a round should be one step with the mean of "
+                          "all: with W workers the weights would move W times as far"
+                        : "lets a worker go on with weights that lack its own last "
+                          "round, and they would replace what it has trained since";
   return absl::InvalidArgumentError(absl::StrCat(
       "preset=", options.preset, " with mode=", FormatNamedOptions(options.training.mode),
       ", which ", why,

@@ -1,7 +1,9 @@
-// The settings of published methods of local SGD by their names: which outer optimizer the
-// servers run, and how changes and weights travel. How many local steps a round has, and
-// that what is pushed is where the worker came from minus where it is, is the program's part
-// (docs/local_sgd.md).
+// The settings of published methods of local SGD, by name: the servers' outer optimizer,
+// and the codecs of pushed changes and published weights. The program does the rest
+// (docs/local_sgd.md): it makes the local steps of a round, and then pushes its weights
+// at the start of the round minus its present weights.
+//
+// Thread safety: pure functions.
 #pragma once
 
 #include <string_view>
@@ -11,14 +13,15 @@
 
 namespace syncline {
 
-// Sets optimizer, push_codec, publish_codec and preset. InvalidArgument names the presets there are.
+// Sets optimizer, push_codec, publish_codec and preset. Fails with InvalidArgument, which
+// names the existing presets, if there is none of this name.
 absl::Status ApplyPreset(std::string_view name, SessionOptions& options);
 
-// InvalidArgument where a preset was applied and the mode has no rounds, as
-// syncline.torch.LocalSGD says.
+// Fails with InvalidArgument if a preset was applied and the mode does not support rounds
+// of local SGD. syncline.torch.LocalSGD makes the same check.
 absl::Status CheckRounds(const SessionOptions& options);
 
-// The preset whose settings these are; empty if there is none.
+// Returns the preset that has these settings; empty if there is none.
 std::string_view PresetOf(const SessionOptions& options);
 
 }  // namespace syncline

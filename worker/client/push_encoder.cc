@@ -74,8 +74,8 @@ Payload PushEncoder::Encode(const GradientBlock& contribution) {
   }
 }
 
-// What was not sent is encoded first: so both ways the memory has, in the end, what it had
-// before and the gradient.
+// A block that was not sent is encoded first. So in both cases the error feedback finally
+// is its previous value plus the gradient.
 void PushEncoder::TakeBack(const GradientBlock& contribution) {
   const uint32_t tensor = contribution.label.range.tensor;
   const Transfer& transfer = options_.transfers[tensor].push;
@@ -94,14 +94,14 @@ void PushEncoder::TakeBack(const GradientBlock& contribution) {
     return;
   }
   EncodeUnsent(contribution);
-  if (!sent_.contains(contribution.block)) return;  // its GPU failed: the session ends
+  if (!sent_.contains(contribution.block)) return;  // the GPU failed; the session ends
   GradientMemory& memory = kept_[tensor].OnHost();
   const auto& [payload, epoch] = sent_.at(contribution.block);
   BlockLabel label = contribution.label;
   label.epoch = epoch;
   const Buffer bytes = Gather(payload);
   const auto view = ParseBlock(bytes.view(), label, transfer.Accepted());
-  SYNCLINE_CHECK(view.ok());  // it is our own
+  SYNCLINE_CHECK(view.ok());  // this encoder wrote the bytes
   for (const TileView& tile : view->tiles) {
     std::vector<float> values(tile.elements);
     SYNCLINE_CHECK(tile.codec->Decode(tile.bytes, values).ok());
@@ -132,7 +132,7 @@ std::span<const float> PushEncoder::Settle(uint32_t tensor, const GradientUnits&
   return is_empty ? std::span<const float>() : left;
 }
 
-// The older, the less it counts.
+// Adds squared norms to the tensor's sums, in which older ones fade.
 void PushEncoder::Keep(const GradientMemory::Squares& squares, uint32_t tensor) {
   constexpr double kFading = 0.9;
   GradientMemory::Squares& of_tensor = squares_[tensor];
@@ -153,8 +153,8 @@ GradientBlock PushEncoder::Labelled(GradientBlock contribution) const {
   return contribution;
 }
 
-// Where workers run ahead, or are left out of a step, a server may read a gradient that its
-// program is about to overwrite.
+// Nothing is lent in modes in which workers run ahead or may be left out of a step: a
+// server could read a gradient that the program is overwriting.
 Slice PushEncoder::LentValues(const GradientBlock& contribution,
                               const Codec& codec) const {
   if (!options_.keeper_of || !options_.mode.is_lockstep()) return {};
@@ -198,8 +198,8 @@ std::shared_ptr<EncodeWork> PushEncoder::AskDense(const GradientBlock& contribut
                                       std::move(dense));
 }
 
-// A threshold is found once a step, before the first block of the tensor changes what is
-// kept.
+// The threshold of a tensor is computed once per step, before its first block changes the
+// error feedback.
 std::shared_ptr<EncodeWork> PushEncoder::AskCompressed(const GradientBlock& contribution,
                                                        const Transfer& given) {
   const auto& [tensor, first, elements] = contribution.label.range;
@@ -228,7 +228,8 @@ std::shared_ptr<EncodeWork> PushEncoder::AskCompressed(const GradientBlock& cont
                              .room = room});
 }
 
-// Of a tensor all works of a step get the same answer, so nothing moves between them.
+// All requests of a tensor in one step get the same answer, so its error feedback does
+// not move between them.
 std::optional<EncodeWork::OnDevice> PushEncoder::OnDevice(
     const GradientBlock& contribution, const Transfer& transfer) {
   const ConstMemoryView& gradient = contribution.gradient;
@@ -244,8 +245,8 @@ std::optional<EncodeWork::OnDevice> PushEncoder::OnDevice(
                               .decay = static_cast<float>(kept.spec().decay)};
 }
 
-// Room is for the longest encoding; a short one is kept until the step is over, and must
-// not keep that room from others.
+// Copies a short encoding into memory of its own size. The room is that of the longest
+// encoding, and would otherwise be occupied until the step is over.
 Payload PushEncoder::Fitted(Payload payload, size_t room) const {
   const size_t bytes = PayloadBytes(payload);
   if (2 * bytes > room) return payload;
@@ -259,10 +260,10 @@ Payload PushEncoder::Fitted(Payload payload, size_t room) const {
   return {Slice{data, bytes, std::move(memory)}};
 }
 
-// Servers decode with the same code, on machines like this one: so a tile is decoded here
-// now and then.
+// Sometimes decodes a tile here to measure the cost. Servers decode with the same code,
+// and are assumed to be similar machines.
 void PushEncoder::Measure(const EncodeWork& work, const Payload& payload) {
-  constexpr uint64_t kDecodeEvery = 16;  // steps
+  constexpr uint64_t kDecodeEvery = 16;  // steps between two measurements of decoding
   if (options_.clock == nullptr) return;
   const BlockLabel& label = work.contribution().label;
   chooser_.Encoded(label.range.tensor, {.values = label.range.elements,

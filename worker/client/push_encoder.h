@@ -1,13 +1,13 @@
-// Says what has to be encoded of contributions (encode_work.h), and keeps those that could
-// not be encoded a second time: what a lossy encoding loses goes into the memory of its
-// tensor at once, so a repetition sends the same bytes, under the epoch of the day.
+// Creates the encoding requests (encode_work.h) of contributions, and keeps the bytes of
+// those that cannot be encoded twice: what a lossy encoding loses goes into the tensor's
+// error feedback at once, so a repetition sends the same bytes with the present epoch.
 //
 //   if (auto payload = encoder.Repeated(contribution)) Send(*payload);
-//   auto work = encoder.Ask(contribution);  // to some thread; what it came to:
-//   Payload payload = encoder.Take(*work);  // of a survey nothing: then ask again
+//   auto work = encoder.Ask(contribution);  // some thread runs it
+//   Payload payload = encoder.Take(*work);  // empty after a survey: Ask again
 //
-// Thread safety: none; the exchange owns it. While the work of a tensor is under way its
-// memory and its gradient belong to the works.
+// Thread safety: none; the exchange owns it. While a request of a tensor is under way, it
+// owns the tensor's error feedback and gradient.
 #pragma once
 
 #include <cstdint>
@@ -32,56 +32,58 @@ namespace syncline {
 
 class PushEncoder {
  public:
-  // `elements` of each tensor. `pool` outlives the encoder.
+  // `elements`: number of elements of each tensor. `pool` must outlive the encoder.
   PushEncoder(const ExchangeOptions& options, std::span<const uint64_t> elements,
               BufferPool& pool);
 
-  // The bytes of the block's encoding before; nothing when there is none, or when encoding
-  // it again gives the same.
+  // Returns the bytes of the block's previous encoding. Empty if there is none, or if
+  // encoding again gives the same bytes.
   std::optional<Payload> Repeated(const GradientBlock& contribution);
-  // What is to be done so that it can be sent: it is encoded, or the tensor is surveyed
-  // first. Of one tensor a survey is under way alone. Dense FP32 is borrowed from a gradient
-  // in FP32, unless options.push_memory takes it.
+  // Creates the next request for the block: its encoding, or a survey of its tensor
+  // first. While a survey is under way, its tensor has no other request. Dense FP32 is
+  // sent from the memory of an FP32 gradient, unless options.push_memory takes it.
   std::shared_ptr<EncodeWork> Ask(const GradientBlock& contribution);
-  // Of a contribution as it is, in FP32: what a worker that leaves had kept.
+  // Creates a request that sends the contribution in FP32: error feedback of a worker
+  // that leaves.
   std::shared_ptr<EncodeWork> AskParting(const GradientBlock& contribution) {
     return AskDense(contribution, *options_.seed_codec);
   }
-  // What a work that was run came to; empty of a survey, and of one whose GPU failed.
+  // Takes the result of a request that was run. Empty for a survey, and if a GPU failed.
   Payload Take(EncodeWork& work);
-  // All of that at once, on this thread.
+  // Ask, Run and Take on this thread.
   Payload Encode(const GradientBlock& contribution);
 
-  // The contribution was not counted: what can be kept of it goes with later ones, of the
-  // tensors that have a memory.
+  // The contribution was not counted: adds it to the tensor's error feedback, if it has
+  // any.
   void TakeBack(const GradientBlock& contribution);
 
-  // Encodes what TakeBack would encode, and keeps the bytes for it: of all blocks before the
-  // first one is taken back, what is kept moves once.
+  // Encodes a block that was not sent yet, and keeps the bytes for TakeBack. Call it for
+  // all blocks of a tensor before the first TakeBack, so that error feedback that is on a
+  // GPU is moved to the host only once.
   void EncodeUnsent(const GradientBlock& contribution);
-  // What a worker that leaves has to send of a tensor; empty where nothing was kept. Its
-  // memory has no use afterwards.
+  // Returns the error feedback of a tensor, which a worker that leaves has to send. Empty
+  // if there is none. The tensor's error feedback is invalid afterwards.
   std::span<const float> Settle(uint32_t tensor, const GradientUnits& units);
 
-  // On the host, where it is moved if a GPU has it; kept_status() says whether all of it
-  // has come.
+  // The tensor's error feedback on the host, where it is moved if a GPU holds it;
+  // kept_status() says whether that succeeded.
   GradientMemory& memory(uint32_t tensor) { return kept_[tensor].OnHost(); }
-  // Not OK once a GPU that failed had kept something.
+  // Not OK after a GPU failed that held error feedback.
   absl::Status kept_status() const;
-  // Of compressed contributions.
+  // The cost of compressed contributions.
   const CodecCost& cost() const { return cost_; }
-  // The time of these for which the exchange's thread could do nothing else.
+  // The part of it that ran on the exchange's thread.
   absl::Duration cost_here() const { return cost_here_; }
-  // So many bytes took so long on the wire.
+  // Reports that `bytes` took `time` on the wire.
   void Sent(size_t bytes, absl::Duration time) {
     chooser_.Sent({.bytes = bytes, .time = time});
   }
-  // What was chosen, and why; empty when the job leaves no choice.
+  // The codec that push_codec=auto chose, and why. Empty if the job names a codec.
   const std::string& choice() const { return chooser_.Reason(); }
-  // |residual| / |gradient| of late, of all tensors together; 0: not known.
+  // Recent |residual| / |gradient| of all tensors together; 0: unknown.
   double residual_ratio() const;
 
-  // The block's contribution was counted.
+  // The block's contribution was counted: drops its bytes.
   void Forget(uint32_t block) { sent_.erase(block); }
 
  private:
@@ -89,7 +91,7 @@ class PushEncoder {
     Payload payload = {};
     uint64_t epoch = 0;
   };
-  // Of selectors that look at whole tensors.
+  // The threshold of a selector that looks at the whole tensor.
   struct Threshold {
     std::optional<uint64_t> step = std::nullopt;
     float value = 0;
@@ -103,16 +105,17 @@ class PushEncoder {
                                        const Codec& codec);
   std::shared_ptr<EncodeWork> AskCompressed(const GradientBlock& contribution,
                                             const Transfer& given);
-  // So many of the gradient's elements, from number `first` on; until the next call.
+  // Reads `elements` elements from `first` on. Valid until the next call.
   std::span<const float> Read(const GradientBlock& contribution, uint64_t first,
                               size_t elements);
-  // How the GPU that has the gradient encodes it; nothing where it does not.
+  // How the GPU that holds the gradient encodes it. Empty if it does not.
   std::optional<EncodeWork::OnDevice> OnDevice(const GradientBlock& contribution,
                                                const Transfer& transfer);
   void Keep(const GradientMemory::Squares& squares, uint32_t tensor);
-  // Tells the chooser what the block took.
+  // Reports the time and size of the block's encoding to the chooser.
   void Measure(const EncodeWork& work, const Payload& payload);
-  // The block's values where they lie, if they are lent; otherwise without an owner.
+  // The block's values in place if their memory is lent; otherwise a slice without an
+  // owner.
   Slice LentValues(const GradientBlock& contribution, const Codec& codec) const;
   std::shared_ptr<std::byte> LentMemory(size_t bytes) const;
   std::shared_ptr<std::byte> Memory(size_t bytes) const;
@@ -127,7 +130,7 @@ class PushEncoder {
   CodecWorkspace workspace_ = {.is_of_exchange = true};
   CodecCost cost_;
   absl::Duration cost_here_ = absl::ZeroDuration();
-  std::vector<GradientMemory::Squares> squares_;  // by tensor, of late
+  std::vector<GradientMemory::Squares> squares_;  // by tensor, recent
   GradientMemory::Squares all_squares_;           // their sums
 };
 

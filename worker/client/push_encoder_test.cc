@@ -58,8 +58,8 @@ TEST_P(RandomRoundings, OfTwoRanksAreIndependent) {
   EXPECT_NE(FirstPush({.rank = 1}, GetParam()), FirstPush({.rank = 0}, GetParam()));
 }
 
-// A gradient in its own type is sent as if it had been widened before, with and without
-// lent memory; what is kept of it, and given back, is the same.
+// A gradient in its own type gives the same bytes as one that was converted to FP32
+// before, with and without lent memory. Its error feedback is also the same.
 class NarrowGradients : public ::testing::TestWithParam<const char*> {
  protected:
   static constexpr uint32_t kElements = 3 * kTileElements + 100;
@@ -121,7 +121,7 @@ TEST_P(NarrowGradients, TravelAsIfTheyHadBeenWidened) {
   }
 }
 
-// What is kept until the step is over takes no more room than it needs.
+// Bytes that are kept until the step is over use no more memory than they need.
 TEST(PushEncoder, KeepsNoRoomForLongerEncodings) {
   constexpr uint32_t kElements = 4 * kTileElements;
   const Transfer transfer = *ParseTransfer("topk:ratio=0.01,min_elements=0,vectors=1");
@@ -151,7 +151,7 @@ TEST(PushEncoder, KeepsNoRoomForLongerEncodings) {
   const size_t bytes = PayloadBytes(encoder.Encode(contribution));
   EXPECT_LT(bytes, size_t{kElements} / 10);
   EXPECT_EQ(taken, bytes);
-  EXPECT_EQ(PayloadBytes(encoder.Encode(contribution)), bytes);  // what was kept
+  EXPECT_EQ(PayloadBytes(encoder.Encode(contribution)), bytes);  // the kept bytes
   encoder.Forget(0);
   EXPECT_EQ(taken, 0u);
 }

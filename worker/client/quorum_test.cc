@@ -1,4 +1,4 @@
-// Exchanges of a job whose steps a quorum makes.
+// Tests of exchanges in jobs whose steps are closed by a quorum.
 #include <string>
 #include <vector>
 
@@ -99,7 +99,7 @@ TEST_F(QuorumExchangeTest, AsksWhatBecameOfItWhereTheViewThatSaidSoIsGone) {
   PushBoth();
   Answer(From(MessageKind::kAck, 0, 0));
   Answer(From(MessageKind::kAck, 1, 0));
-  const Seen later = View(0, 3, 9.0f, kFlagCounted);  // of step 2
+  const Seen later = View(0, 3, 9.0f, kFlagCounted);  // the flag is for step 2
   EXPECT_THAT(later.Messages(), ElementsAre(std::pair{MessageKind::kPush, 0u}));
   EXPECT_THAT(later.ready, IsEmpty());
   See(exchange_->SendDone(0));
@@ -121,7 +121,7 @@ TEST_F(QuorumExchangeTest, BeginsWhereAllBlocksHoldOneVersion) {
 TEST_F(QuorumExchangeTest, SettlesWithTheNewest) {
   Seen settling = See(exchange_->Settle(0, now_));
   ASSERT_THAT(settling.Messages(), ElementsAre(std::pair{MessageKind::kPull, 0u}));
-  EXPECT_EQ(settling.sends[0].header.flags, kFlagAnew);
+  EXPECT_EQ(settling.sends[0].header.flags, kFlagResend);
   EXPECT_THAT(View(0, 3, 8.0f).ready, IsEmpty());
   See(exchange_->Settle(1, now_));
   EXPECT_THAT(View(1, 3, 8.0f).ready, UnorderedElementsAre(0u, 1u));

@@ -28,7 +28,7 @@ using File = std::unique_ptr<std::FILE, Close>;
 
 std::string Reason() { return std::strerror(errno); }
 
-// Writes values one after another, and keeps their CRC.
+// Writes values one after another, and computes their CRC.
 class Writer {
  public:
   explicit Writer(std::FILE* file) : file_(file) {}
@@ -58,7 +58,8 @@ class Writer {
   bool good_ = true;
 };
 
-// The other way round; nothing longer than what is left of the file.
+// Reads the values that Writer wrote. Fails instead of reading beyond the end of the
+// file.
 class Reader {
  public:
   Reader(std::FILE* file, uint64_t bytes) : file_(file), left_(bytes) {}
@@ -73,7 +74,7 @@ class Reader {
     crc_ = Crc32c(bytes, crc_);
     return true;
   }
-  // Of at most `most` values.
+  // Reads a count and as many values. Fails if there are more than `most`.
   template <typename Values>
   bool GetAll(Values& values, uint64_t most) {
     uint64_t count = 0;
@@ -119,7 +120,7 @@ void PutParts(Writer& writer, const std::vector<ResidualPart>& parts) {
 
 }  // namespace
 
-// Beside the file first, so that a crash or a full disk leaves the old one.
+// Writes to a new file first, so that a crash or a full disk leaves the old one.
 absl::Status WriteResiduals(const std::string& path,
                             const std::vector<ResidualPart>& parts) {
   const std::string fresh = absl::StrCat(path, ".new");
@@ -149,7 +150,7 @@ absl::StatusOr<std::vector<SavedResidual>> ReadResiduals(const std::string& path
   uint64_t head[2] = {};
   if (!reader.Get(std::span<uint64_t>(head)) || head[0] != kMagic) {
     return absl::DataLossError(
-        absl::StrCat(path, " is no file of residuals (Session::SaveResiduals)"));
+        absl::StrCat(path, " is not a file of residuals (Session::SaveResiduals)"));
   }
   std::vector<SavedResidual> parts;
   bool good = true;

@@ -1,11 +1,14 @@
-// What lossy encodings have kept of a worker's gradients, as a file: saved beside a
-// checkpoint of the model, it brings back what no step has sent yet.
+// Saves a worker's error feedback (the parts of gradients that lossy codecs have not sent
+// yet) in a file, and reads it again. The file belongs to a checkpoint of the model.
 //
-//   WriteResiduals("rank3.residuals", parts);      // all of it, or the old file stays
+//   WriteResiduals("rank3.residuals", parts);      // replaces the file as a whole
 //   auto parts = ReadResiduals("rank3.residuals");
 //
-// Little-endian: magic, number of tensors, then for each its name, the codec's text, and
-// the counts and values of residual, velocity and units; at last a CRC-32C of all before.
+// The format is little-endian: a magic number and the number of tensors. Then come for
+// each tensor its name, the codec's text, residual, velocity and units, each as a count
+// and its values. The file ends with a CRC-32C of everything before.
+//
+// Thread safety: functions without state.
 #pragma once
 
 #include <string>
@@ -17,14 +20,15 @@
 
 namespace syncline {
 
-// Of one tensor.
+// The error feedback of one tensor.
 struct ResidualPart {
   std::string tensor = {};
-  std::string codec = {};  // canonical text of the transfers it belongs to
+  std::string codec = {};  // canonical text of the job's push codec
   GradientMemory::Kept kept = {};
 };
 
-// Unavailable names the path and why: no such directory, no space, no permission.
+// Writes the file. On an error the old file stays. Fails with Unavailable, which names
+// the path and the reason: no such directory, no space, no permission.
 absl::Status WriteResiduals(const std::string& path,
                             const std::vector<ResidualPart>& parts);
 
@@ -40,7 +44,8 @@ struct SavedResidual {
   }
 };
 
-// NotFound; DataLoss when the file is damaged, or is none of these.
+// Reads the file. NotFound: it cannot be opened. DataLoss: it is damaged, or not a file
+// of residuals.
 absl::StatusOr<std::vector<SavedResidual>> ReadResiduals(const std::string& path);
 
 }  // namespace syncline

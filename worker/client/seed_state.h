@@ -1,4 +1,4 @@
-// What a tensor's optimizer begins with, where a program brings it along.
+// The optimizer state that a tensor starts with, if the program provides one.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@ namespace syncline {
 
 // All arrays of the optimizer, in the order of its slots, each as long as the tensor.
 struct SeedState {
-  uint64_t updates = 0;  // of the tensor so far; 0: there is none
+  uint64_t updates = 0;  // number of updates of the tensor so far; 0: there is no state
   std::vector<std::span<const float>> arrays = {};
 };
 

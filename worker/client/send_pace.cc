@@ -5,15 +5,16 @@
 namespace syncline {
 namespace {
 
-// One whose view is on its way back, and one that has just come. What TCP's shares let a
-// worker hold beyond that is published when nothing comes in any more: of a large block and a
-// slow cable two more are a second at the end of each step, however many servers there are to
-// make the rest of it short. On a fast cable the window is more than that.
+// Number of blocks that a worker may be ahead: one whose view is on its way back, and one
+// that has just arrived. Views of blocks beyond that are sent at the end of a step, when
+// nothing arrives any more. With large blocks and a slow cable, two more blocks cost a
+// second per step, with any number of servers. On a fast cable the window is larger.
 constexpr size_t kBlocksAhead = 2;
 constexpr absl::Duration kShortestPatience = absl::Milliseconds(20);
 constexpr absl::Duration kLongestPatience = absl::Seconds(2);
 
-// What is on the way and what is held go around together.
+// Returns the largest number of bytes that a worker may be ahead. Two windows: one of
+// bytes under way, and one of bytes that the shard holds.
 size_t Most(const SendPace::Look& look) {
   return std::max(kBlocksAhead * look.block_bytes, 2 * look.window_bytes);
 }

@@ -1,22 +1,25 @@
-// How far a worker may run ahead of the others at one shard.
+// Limits how far a worker may run ahead of the other workers at one shard.
 //
-// A view is made when all members have contributed, and TCP shares a server's cable as it
-// likes: where one worker's blocks run ahead of another's, the server has nothing to
-// publish meanwhile, and must publish all at the end, when nothing comes in any more. A
-// worker that is ahead therefore waits while views come, until few of its blocks are held
-// without one: the others have the cable then, and all go through the blocks together.
-// Blocks leave front layers first, so it is ahead by what it has pushed in front of the
-// block that is next. Blocks behind that were pushed while backward came to them. Others
-// computed sooner or later, had others of them ready, and push these when they come to
-// them: counted, they kept everybody waiting for everybody (4 workers of a transformer on
-// 1 Gbit/s: 1.4 s a step where 0.8 are needed).
+// A server publishes a view once all members have contributed. TCP does not share a
+// server's cable fairly. If one worker's blocks run ahead of another's, the server has
+// nothing to publish meanwhile, and must publish everything at the end, when nothing
+// arrives any more. So a worker that is ahead waits, as long as views arrive, until the
+// shard holds few of its blocks without a view. The other workers get the cable, and all
+// workers go through the blocks together.
 //
-// It is ahead only of somebody who pushes. When no view comes for as long as what is held
-// would take to cross, others may be computing or gone, and the worker goes on: an idle
-// cable helps nobody. That also keeps workers that push in different orders from waiting
-// for each other.
+// Blocks are sent front layers first. A worker is ahead by the bytes that it has pushed
+// in front of the block that is next. Blocks behind that one were pushed when backward
+// reached them, and they do not count. Other workers compute earlier or later, have other
+// blocks ready, and push those when they reach them. When they did count, all workers
+// waited for each other (4 workers of a transformer on 1 Gbit/s: 1.4 s per step instead
+// of 0.8 s).
 //
-// Pure; no thread safety.
+// The limit helps only while other workers push. If no view arrives for as long as the
+// held bytes would need on the cable, the others may be computing or gone, and the worker
+// continues. This also keeps workers that push in different orders from waiting for each
+// other.
+//
+// Thread safety: none. The class is pure: times are arguments.
 #pragma once
 
 #include <cstddef>
@@ -28,23 +31,25 @@ namespace syncline {
 class SendPace {
  public:
   struct Look {
-    size_t held_bytes = 0;   // contributions that the shard has, and no view of them came
-    size_t ahead_bytes = 0;  // of these, in front of what is next; `Countable` is enough
-    size_t block_bytes = 0;  // of one of them, about
-    size_t window_bytes = 0;      // that may be on their way to the shard
-    double bytes_per_second = 0;  // to the shard; 0: unknown
+    // Bytes of contributions that the shard holds, and whose views have not arrived.
+    size_t held_bytes = 0;
+    // The part of held_bytes in front of the next block. It may be cut to Countable().
+    size_t ahead_bytes = 0;
+    size_t block_bytes = 0;       // approximate size of one contribution
+    size_t window_bytes = 0;      // limit of the bytes under way to the shard
+    double bytes_per_second = 0;  // speed to the shard; 0: unknown
   };
 
-  // As far as the bytes that it is ahead make a difference.
+  // Returns the largest value of ahead_bytes that matters.
   static size_t Countable(const Look& look);
 
-  // Whether another block may leave now. After every event that may have changed what is
-  // held, and some 100 times a second.
+  // Returns whether another block may be sent now. Call it after every event that may
+  // have changed the held bytes, and about 100 times a second.
   bool MaySend(const Look& look, absl::Duration now);
 
  private:
   size_t held_bytes_ = 0;
-  // When a view came, or nothing was held.
+  // The last time at which a view arrived or nothing was held.
   absl::Duration moved_at_ = {};
 };
 

@@ -29,7 +29,7 @@ TEST(SendPace, WaitsWhileItIsAheadAndViewsCome) {
   EXPECT_TRUE(pace.MaySend(Held(0), absl::ZeroDuration()));
   EXPECT_TRUE(pace.MaySend(Held(2), kTick));
   EXPECT_FALSE(pace.MaySend(Held(4), 2 * kTick));
-  EXPECT_FALSE(pace.MaySend(Held(3), 40 * kTick));  // a view
+  EXPECT_FALSE(pace.MaySend(Held(3), 40 * kTick));  // a view has arrived
   EXPECT_FALSE(pace.MaySend(Held(3), 60 * kTick));
   EXPECT_TRUE(pace.MaySend(Held(2), 61 * kTick));
 }
@@ -64,8 +64,9 @@ struct Cable {
 };
 constexpr Cable kSlow = {.bytes_per_second = 1.25e6, .window_bytes = 90'000};
 
-// Two workers push a step of some blocks to one server, and each block's view goes to both once both have pushed it. TCP gives the first
-// worker four times as much of the way in as the second, while both send.
+// Two workers push the blocks of a step to one server. Each block's view is sent to both
+// once both have pushed it. While both send, TCP gives the first worker four times as
+// much bandwidth as the second.
 class Step {
  public:
   static constexpr uint32_t kBlocks = 60;
@@ -105,7 +106,7 @@ class Step {
       if (is_counted) look.ahead_bytes += kBlock;
     }
     const bool may_send = pace_[i].MaySend(look, now);
-    // A block that was begun goes on.
+    // A block whose sending has begun continues.
     return counts_ == Counts::kNothing || may_send || pushed_[i] % kBlock != 0;
   }
 
@@ -143,18 +144,18 @@ class Step {
   std::array<uint64_t, 2> pushed_ = {};
   std::array<uint64_t, 2> viewed_ = {};
   std::array<int, kBlocks> contributions_ = {};
-  std::vector<uint32_t> made_;  // blocks whose views were made, in that order
+  std::vector<uint32_t> made_;  // blocks whose views were made, in order
 };
 
-// The first `blocks`, front layers first.
+// Returns the first `blocks` blocks, front layers first.
 Step::Order InOrder(uint32_t blocks) {
   Step::Order order(blocks);
   std::iota(order.begin(), order.end(), 0u);
   return order;
 }
 
-// Backward was quick enough for the cable to carry the last `behind` blocks before it had
-// come to the front; then all that is left leaves front layers first.
+// Returns the order of a worker whose last `behind` blocks were sent before backward had
+// reached the front. The other blocks follow, front layers first.
 Step::Order FrontFirstAfter(uint32_t behind) {
   Step::Order order;
   for (uint32_t n = 0; n < behind; ++n) order.push_back(Step::kBlocks - 1 - n);
@@ -173,8 +174,8 @@ TEST(SendPace, KeepsBothWaysBusyWhereTcpIsUnfair) {
   EXPECT_LT(Step(Step::Counts::kAhead, same).Seconds(), 1.12 * Needed({}, Step::kBlocks));
 }
 
-// A server's half of 4 million parameters: what a worker holds at the end of the way up is
-// sent when nothing comes in any more, and the step is short.
+// The blocks are one server's half of 4 million parameters. Views of blocks that are held
+// at the end are sent when nothing arrives any more, and such a step is short.
 TEST(SendPace, LittleIsLeftForTheEndOfAStepOfFewBlocks) {
   const std::array<Step::Order, 2> same = {InOrder(16), InOrder(16)};
   EXPECT_LT(Step(Step::Counts::kAhead, same, kSlow).Seconds(), 1.14 * Needed(kSlow, 16));

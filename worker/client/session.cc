@@ -14,7 +14,7 @@
 namespace syncline {
 namespace {
 
-constexpr size_t kMostWhyBytes = 500;
+constexpr size_t kMaxWhyBytes = 500;
 
 }  // namespace
 
@@ -28,7 +28,7 @@ absl::StatusOr<TensorId> Session::Impl::Declare(const TensorOptions& tensor,
   SYNCLINE_ASSIGN_OR_RETURN(const size_t elements, CheckTensor(tensor));
   if (weights.data == nullptr && elements > 0) {
     return absl::InvalidArgumentError(
-        absl::StrCat("tensor '", tensor.name, "' comes without memory for its weights"));
+        absl::StrCat("tensor '", tensor.name, "' has no memory for its weights"));
   }
   if (weights.device != nullptr) SYNCLINE_RETURN_IF_ERROR(weights.device->status());
   if (!names_.insert(tensor.name).second) {
@@ -51,7 +51,8 @@ absl::Status Session::Impl::SetState(TensorId id, const SeedState& state) {
   SYNCLINE_ASSIGN_OR_RETURN(const size_t elements, ElementsOf(id));
   absl::MutexLock lock(&mutex_);
   if (was_started_) {
-    return absl::FailedPreconditionError("state is given before the session starts");
+    return absl::FailedPreconditionError(
+        "state can only be given before the session starts");
   }
   Tensor& tensor = tensors_[id];
   const bool fits = std::ranges::all_of(
@@ -125,7 +126,7 @@ std::string Session::Impl::device_codecs() {
   return device_codecs_;
 }
 
-// ---- Goodbye ----
+// ---- Leaving ----
 
 bool Session::Impl::AwaitAllReady(absl::Duration deadline) {
   while (!AllReady() && !IsOver()) {
@@ -134,14 +135,15 @@ bool Session::Impl::AwaitAllReady(absl::Duration deadline) {
   return AllReady();
 }
 
-// Hands over what lossy encodings have kept, if the servers take it in time.
+// Sends error feedback to the servers, if they accept it in time.
 absl::StatusOr<std::string> Session::Impl::Part() {
   absl::MutexLock lock(&mutex_);
   SYNCLINE_RETURN_IF_ERROR(CheckRunning());
   const absl::Duration deadline = clock_.Now() + options_.failure_timeout;
-  // What the servers hold for steps that are not over would go with this worker, from some
-  // blocks and not from others where the last push is under way still. A step that was
-  // begun with some tensors only does not end.
+  // Wait for the present step. When this worker leaves, the servers drop its
+  // contributions to unfinished steps, which could be some blocks of the last push and
+  // not others. Do not wait for a step in which only some tensors were pushed, because it
+  // never ends.
   const bool ends = has_delays() || IsBetweenSteps();
   bool is_quiet = ends ? AwaitAllReady(deadline) : AllReady();
   if (is_quiet && has_delays()) {
@@ -154,9 +156,9 @@ absl::StatusOr<std::string> Session::Impl::Part() {
   }
   std::string lost;
   if (is_quiet && !parted_) {
-    lost = "the servers did not hold all yet that compression had kept";
+    lost = "the servers had not received everything yet that compression had held back";
   } else if (!is_quiet && ends) {
-    lost = "its last step was not over, and its last contributions may be lost";
+    lost = "its last step had not ended, and its last contributions may be lost";
   }
   if (!lost.empty() && !IsOver()) {
     options_.log.Warning(
@@ -170,7 +172,7 @@ absl::StatusOr<std::string> Session::Impl::Part() {
 
 void Session::Impl::SayGoodbye(const std::string& why) {
   v1::MemberMessage message;
-  message.mutable_leave()->set_why(Printable(why, kMostWhyBytes));
+  message.mutable_leave()->set_why(Printable(why, kMaxWhyBytes));
   link_->Send(message);
 }
 
@@ -199,7 +201,7 @@ void Session::Impl::Stop(absl::Duration grace) {
   if (heart_.joinable()) heart_.join();
 }
 
-// ---- Facade ----
+// ---- Public interface ----
 
 Session::Session(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Session::~Session() = default;
@@ -219,7 +221,7 @@ absl::StatusOr<TensorId> Session::Declare(const TensorOptions& tensor,
   return impl_->Declare(tensor, weights);
 }
 absl::Status Session::Start(absl::Duration timeout) {
-  // Not before: other sessions are only asked what may be declared.
+  // Warn here and not in Create, because some sessions only check declarations.
   for (const std::string& warning : SessionWarnings(impl_->options())) {
     impl_->options().log.Warning(warning, {});
   }
@@ -281,6 +283,8 @@ SessionStats Session::Stats() const { return impl_->Stats(); }
 void Session::ReportLoss(uint64_t step, double loss, uint32_t samples) {
   impl_->ReportLoss(step, loss, samples);
 }
+bool Session::BeginPass(ModelPass pass) { return impl_->BeginPass(pass); }
+void Session::EndPass() { impl_->EndPass(); }
 absl::Status Session::Barrier(absl::Duration timeout) { return impl_->Barrier(timeout); }
 absl::Status Session::Leave() { return impl_->Leave(); }
 absl::Status Session::SaveResiduals(const std::string& path) {

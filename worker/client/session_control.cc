@@ -45,7 +45,7 @@ void Session::Impl::OnMessage(const v1::CoordinatorMessage& message) {
     case v1::CoordinatorMessage::kTraceOrder:
       return TakeOrder(message.trace_order());
     default:
-      return;  // for servers
+      return;  // messages for servers
   }
 }
 
@@ -68,7 +68,7 @@ void Session::Impl::OnWelcome(const v1::WorkerWelcome& welcome) {
 
 void Session::Impl::SetStaleness(uint64_t staleness) {
   if (staleness_ && *staleness_ != staleness) {
-    options_.log.Info("workers may be so many steps ahead of the slowest from now on",
+    options_.log.Info("changed how many steps workers may be ahead of the slowest",
                       {{"staleness", staleness}, {"before", *staleness_}});
   }
   staleness_ = staleness;
@@ -153,8 +153,8 @@ void Session::Impl::ReportLoss(uint64_t step, double loss, uint32_t samples) {
   link_->Send(message);
 }
 
-// A program that stands still says why: after F/2, and then each time it took twice as
-// long.
+// Logs that the program waits for others. It does so after half the failure timeout, and
+// then again each time the wait has doubled.
 void Session::Impl::SayThatItWaits() {
   std::string line;
   {
@@ -196,7 +196,8 @@ void Session::Impl::Fail(const absl::Status& status) {
   if (!failure_.ok() || phase_ == Phase::kEnding || phase_ == Phase::kOver) return;
   failure_ =
       status.ok() ? absl::UnavailableError("the coordinator ended the session") : status;
-  // What waits for data_plane_ in Start stops it before it returns.
+  // Without a data plane the session ends here. If Start is just creating one, it returns
+  // status_ and stops it.
   if (data_plane_ != nullptr && data_plane_->Close([this] { Failed(); })) return;
   status_ = failure_;
   changed_.SignalAll();

@@ -1,6 +1,10 @@
-// The one implementation of Session. session.cc: what users call; session_start.cc: how it
-// joins; session_push.cc: what becomes of gradients; session_wait.cc: calls that wait for
-// others; session_control.cc: what the coordinator says, and the heartbeat.
+// The implementation of Session. session.cc has the functions that users call, and Leave.
+// session_start.cc joins the job; session_push.cc handles gradients; session_wait.cc has
+// the calls that wait for other processes; session_control.cc handles messages of the
+// coordinator and sends heartbeats. session_trace.cc and session_residuals.cc record
+// traces and save error feedback.
+//
+// Thread safety: thread-safe; mutex_ protects the state.
 #pragma once
 
 #include <cstdint>
@@ -67,6 +71,8 @@ class Session::Impl {
   bool IsReady(TensorId tensor) ABSL_LOCKS_EXCLUDED(mutex_);
   void ReportLoss(uint64_t step, double loss, uint32_t samples)
       ABSL_LOCKS_EXCLUDED(mutex_);
+  bool BeginPass(ModelPass pass) ABSL_LOCKS_EXCLUDED(mutex_);
+  void EndPass() ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status Barrier(absl::Duration timeout) ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status Leave() ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status SaveResiduals(const std::string& path) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -78,32 +84,33 @@ class Session::Impl {
   std::string device_codecs() ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
-  // kEnding: takes no calls any more, but the data plane may still use declared memory.
+  // kEnding: no more calls are accepted, but the data plane may still use declared
+  // memory.
   enum class Phase { kDeclaring, kRunning, kEnding, kOver };
 
   struct Tensor {
     TensorOptions options;
     size_t elements = 0;
     TensorMemory memory = {};  // the caller's
-    // What views land in where they come as deltas and `memory` is no FP32; empty: they
-    // land in `memory` itself.
+    // FP32 copy that views are written to if they arrive as deltas and `memory` is not
+    // FP32. Empty: they are written to `memory`.
     std::vector<float> view = {};
-    bool landed = false;  // `memory` holds what `view` holds
+    bool landed = false;  // `memory` is up to date with `view`
     bool ready = false;
-    bool keeps_late = false;  // its push codec has a memory
+    bool keeps_late = false;  // its push codec has error feedback
     int waiters = 0;          // calls that sleep until it is ready
-    uint64_t version = 0;     // steps of the job that it has begun
-    SeedState state = {};     // that it begins with
-    // Sum of samples * gradient since the last push, when the worker accumulates.
+    uint64_t version = 0;     // number of the job's steps that it has begun
+    SeedState state = {};     // optimizer state that it starts with
+    // Sum of samples * gradient since the last push, if the worker accumulates.
     std::vector<float> sum = {};
     uint64_t sum_samples = 0;
     uint32_t sum_pushes = 0;
 
-    // Whether others wait for it. Nothing of a tensor without elements is ever sent.
+    // Whether steps wait for it. A tensor without elements is never sent.
     bool keeps_pace() const { return !options.frozen && elements > 0; }
   };
 
-  // A call that waits: until when, and how often the session had been cancelled before.
+  // A call that waits: its deadline, and the number of cancellations before it began.
   struct Call {
     absl::Duration deadline;
     uint64_t cancels;
@@ -114,30 +121,30 @@ class Session::Impl {
   bool IsCancelled(const Call& call) const ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
     return cancelled_ || cancels_ != call.cancels;
   }
-  // Waits for any change. False when the call ends: with the session, by Cancel, or at its
-  // deadline.
+  // Waits for any change. Returns false if the call must end: the session is over, Cancel
+  // was called, or the deadline has passed.
   bool AwaitChange(const Call& call) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Why the call ended before `what` ("tensor 'w' is ...") came true.
   absl::Status EndedEarly(const Call& call, const std::string& what) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status WaitFor(TensorId tensor, const Call& call)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Somebody is about to wait for what was pushed.
+  // Sends pushes that were not sent yet, because a caller is about to wait for them.
   void Flush() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool AllReady() const ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return unready_ == 0; }
   void MakeUnready(Tensor& tensor) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Returns AllReady(), at the deadline or at the session's end at the latest.
   bool AwaitAllReady(absl::Duration deadline) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Asks for the newest weights of all tensors (Exchange::Settle), where a mode leaves any
-  // behind. WaitFor follows.
+  // Requests the newest weights of all tensors (Exchange::Settle) in modes in which they
+  // may be behind. WaitFor follows.
   void Settle() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // ... of one tensor, and waits for them.
+  // Requests the newest weights of one tensor, and waits for them.
   absl::Status SettleOne(TensorId tensor, const Call& call)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status WaitForAll(const Call& call) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   uint64_t EnterBarrier() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // An answer of the servers: averaged weights, or state. One at a time; others wait for
-  // their turn.
+  // Fetches averaged weights, or with `array` optimizer state, from the servers. One call
+  // at a time; others wait for their turn.
   absl::StatusOr<uint64_t> Fetch(TensorId tensor, std::optional<uint32_t> array,
                                  std::span<float> out, absl::Duration timeout)
       ABSL_LOCKS_EXCLUDED(mutex_);
@@ -148,12 +155,13 @@ class Session::Impl {
       ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status AwaitWelcome(const v1::MemberMessage& declaration, const Call& call)
       ABSL_LOCKS_EXCLUDED(mutex_);
-  // What the coordinator hears of a start that did not come to its end.
+  // Tells the coordinator that Start failed, and why.
   void GiveUpStart(const absl::Status& reason) ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status StartDataPlane() ABSL_LOCKS_EXCLUDED(mutex_);
-  // What is lost all the same; empty: nothing.
+  // Sends error feedback to the servers. Returns in words what is lost; empty: nothing.
   absl::StatusOr<std::string> Part() ABSL_LOCKS_EXCLUDED(mutex_);
-  // `why` is the error behind it; empty: none.
+  // Tells the coordinator that this worker leaves. `why`: the error that caused it, or
+  // empty.
   void SayGoodbye(const std::string& why);
   absl::Status WithMemories(const std::function<absl::Status(DataPlane::Memories)>& use)
       ABSL_LOCKS_EXCLUDED(mutex_);
@@ -163,12 +171,13 @@ class Session::Impl {
       const v1::WorkerWelcome& welcome) const;
   void OnMessage(const v1::CoordinatorMessage& message) ABSL_LOCKS_EXCLUDED(mutex_);
   void OnWelcome(const v1::WorkerWelcome& welcome) ABSL_LOCKS_EXCLUDED(mutex_);
-  // To a coordinator that was started anew: whose member it is, and what it waits for.
+  // Returns the hello for a restarted coordinator: this worker's membership, and whether
+  // it waits in a barrier.
   v1::MemberMessage HelloAgain() ABSL_LOCKS_EXCLUDED(mutex_);
   void OnEpochChanged(const v1::EpochChanged& change) ABSL_LOCKS_EXCLUDED(mutex_);
   void OnReady(const ExchangeReady& is_ready) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Ends the session with this status, which callers see once the data plane has let go of
-  // their memory.
+  // Ends the session with this status, which callers see once the data plane no longer
+  // uses their memory.
   void Fail(const absl::Status& status) ABSL_LOCKS_EXCLUDED(mutex_);
   void Failed() ABSL_LOCKS_EXCLUDED(mutex_);
   void BeatUntilOver() ABSL_LOCKS_EXCLUDED(mutex_);
@@ -178,17 +187,17 @@ class Session::Impl {
   void EndTrace() ABSL_LOCKS_EXCLUDED(mutex_);
   void SayThatItWaits() ABSL_LOCKS_EXCLUDED(mutex_);
   void Stop(absl::Duration grace) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Adds to the tensor's sum. True when an update is complete: then `gradient` and
-  // `samples` are those of the mean.
-  bool AddsUp(Tensor& tensor, ConstMemoryView& gradient, uint32_t& samples) const;
-  // Of a gradient, or of none with 0 samples. REQUIRES: CheckTurn.
-  // Gradients are summed here over several steps of the program.
+  // Whether this worker sums gradients over several steps of the program.
   bool Accumulates() const;
+  // Adds the gradient to the tensor's sum. Returns whether an update is complete, and
+  // sets `gradient` and `samples` to the mean over its pushes then.
+  bool Accumulate(Tensor& tensor, ConstMemoryView& gradient, uint32_t& samples) const;
+  // Contributes a gradient, or none with 0 samples. REQUIRES: CheckTurn.
   void Contribute(TensorId id, ConstMemoryView gradient, uint32_t samples)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Every tensor that keeps pace was pushed or skipped as often as the others.
+  // Whether all tensors that keep pace were pushed or skipped equally often.
   bool IsBetweenSteps() const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
-  // A quorum went on without this worker, to that step.
+  // A quorum made steps without this worker: continues with `step`.
   void GoOnAt(uint64_t step) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void BeginAt(uint64_t step) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status CheckDeclared(TensorId id) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -198,26 +207,27 @@ class Session::Impl {
       ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status CheckPush(TensorId id, size_t elements, uint32_t samples) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Where its views land.
+  // The memory that the tensor's views are written to.
   static MemoryView Open(Tensor& tensor, const Transfer& publish);
-  // Gives the caller the weights that came. Lets go of the lock meanwhile. REQUIRES: the
+  // Copies new weights to the caller's memory, without the lock meanwhile. REQUIRES: the
   // tensor is ready.
   void LandIn(TensorId id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status CheckRunning() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool IsOver() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     return !status_.ok() || phase_ == Phase::kOver;
   }
-  // Also where an update of the job has let workers run ahead.
+  // Whether weights may be older than the last push: by the mode, or by an update of the
+  // job.
   bool has_delays() const ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
     const auto mode = ParseSyncMode(options_.training.mode);
     return has_run_ahead_ || (mode.ok() && mode->has_delays());
   }
-  // Whether the others may be further than this worker when it waits for nothing.
+  // Whether other workers may be ahead of this one although it waits for nothing.
   bool may_be_behind() const ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
     const auto mode = ParseSyncMode(options_.training.mode);
     return has_run_ahead_ || (mode.ok() && mode->skips_versions());
   }
-  // How far ahead it may be from now on.
+  // Sets how many steps this worker may be ahead from now on.
   void SetStaleness(uint64_t staleness) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   SeedRole seed_role() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     return is_seeder_ ? SeedRole::kSeeder : SeedRole::kReceiver;
@@ -232,6 +242,7 @@ class Session::Impl {
   const std::shared_ptr<SharedArena> arena_ = SharedArena::Create({});
   TraceRecorder recorder_{clock_};
   TraceTrack* const phases_track_ = recorder_.AddTrack("program");
+  TraceTrack* const model_track_ = recorder_.AddTrack("model");
   TraceTrack* const exchange_track_ = recorder_.AddTrack("exchange");
   const std::vector<TraceTrack*> codec_tracks_ =
       CodecTracks(ThreadsForCodecs(options_.codec_threads), recorder_);
@@ -248,49 +259,52 @@ class Session::Impl {
   bool was_started_ ABSL_GUARDED_BY(mutex_) = false;
   bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;
   uint64_t cancels_ ABSL_GUARDED_BY(mutex_) = 0;
-  absl::Status status_ ABSL_GUARDED_BY(mutex_);   // what calls return
-  absl::Status failure_ ABSL_GUARDED_BY(mutex_);  // what it is going to be
+  absl::Status status_ ABSL_GUARDED_BY(mutex_);   // calls return it; OK: not over
+  absl::Status failure_ ABSL_GUARDED_BY(mutex_);  // becomes status_ at the end of kEnding
   std::vector<Tensor> tensors_ ABSL_GUARDED_BY(mutex_);
   std::string device_codecs_ ABSL_GUARDED_BY(mutex_);
-  size_t unready_ ABSL_GUARDED_BY(mutex_) = 0;  // so many of the tensors
+  size_t unready_ ABSL_GUARDED_BY(mutex_) = 0;  // number of tensors that are not ready
   std::set<std::string> names_ ABSL_GUARDED_BY(mutex_);
-  // All tensors that keep pace have begun the steps before this one, and so many of them
-  // have not begun it.
+  // The present step: all tensors that keep pace have begun the steps before it, and
+  // to_begin_ of them have not begun this one.
   uint64_t step_ ABSL_GUARDED_BY(mutex_) = 0;
   size_t to_begin_ ABSL_GUARDED_BY(mutex_) = 0;
-  uint64_t samples_ ABSL_GUARDED_BY(mutex_) = 0;       // of all steps
-  uint32_t step_samples_ ABSL_GUARDED_BY(mutex_) = 0;  // of the present one
+  uint64_t samples_ ABSL_GUARDED_BY(mutex_) = 0;       // of all finished steps
+  uint32_t step_samples_ ABSL_GUARDED_BY(mutex_) = 0;  // of the present step
   std::unique_ptr<v1::WorkerWelcome> welcome_ ABSL_GUARDED_BY(mutex_);
   v1::MemberMessage hello_ ABSL_GUARDED_BY(mutex_);
-  // Once welcomed. The rest of it is known when it is needed.
+  // Set by the welcome. HelloAgain adds the fields that change.
   std::optional<v1::HeldMembership> membership_ ABSL_GUARDED_BY(mutex_);
+  std::optional<TraceSpan> pass_
+      ABSL_GUARDED_BY(mutex_);  // between BeginPass and EndPass
   std::string waiting_for_ ABSL_GUARDED_BY(mutex_);
   WaitingLines waiting_lines_ ABSL_GUARDED_BY(mutex_);
   bool is_asked_for_job_ ABSL_GUARDED_BY(mutex_) = false;
   bool is_seeder_ ABSL_GUARDED_BY(mutex_) = false;
   uint64_t epoch_ ABSL_GUARDED_BY(mutex_) = 0;
-  // Of mode ssp, where the coordinator has said it: now, and whether it was ever above 0.
+  // Mode ssp: the staleness that the coordinator has set, and whether it was ever above
+  // 0.
   std::optional<uint64_t> staleness_ ABSL_GUARDED_BY(mutex_);
   bool has_run_ahead_ ABSL_GUARDED_BY(mutex_) = false;
-  // That moved before there was a data plane.
+  // Shards that moved before the data plane was started.
   std::vector<ShardPlace> moved_ ABSL_GUARDED_BY(mutex_);
   uint32_t members_ ABSL_GUARDED_BY(mutex_) = 0;
   ContributionPlan contributions_ ABSL_GUARDED_BY(mutex_);
   int waiters_ ABSL_GUARDED_BY(mutex_) = 0;  // user threads blocked on other members
-  // Somebody waits for others, at each heartbeat since then, in the same step.
+  // A caller has been waiting for other members since `since`, in the same step.
   struct LongWait {
     uint64_t step = 0;
     absl::Duration since = {};
     absl::Duration say_after = {};
   };
   std::optional<LongWait> long_wait_ ABSL_GUARDED_BY(mutex_);
-  // One average at a time; its answer is dropped when nobody waits for it any more.
+  // One Fetch at a time; its answer is dropped if its caller no longer waits.
   bool average_under_way_ ABSL_GUARDED_BY(mutex_) = false;
   bool average_is_wanted_ ABSL_GUARDED_BY(mutex_) = false;
   std::optional<ExchangeAveraged> averaged_ ABSL_GUARDED_BY(mutex_);
   bool parted_ ABSL_GUARDED_BY(mutex_) = false;
   uint64_t barriers_entered_ ABSL_GUARDED_BY(mutex_) = 0;
-  // Entered, and no longer waited for: the next calls take them over.
+  // Barriers that were entered by calls that timed out: the next calls wait for them.
   std::set<uint64_t> left_barriers_ ABSL_GUARDED_BY(mutex_);
   uint64_t barriers_released_ ABSL_GUARDED_BY(mutex_) = 0;
 };

@@ -17,7 +17,7 @@
 namespace syncline {
 namespace {
 
-// Launchers that users have; the first variable that is set names the rank.
+// Variables of usual launchers. The first one that is set counts.
 constexpr std::array kRankVariables = {"RANK",          "OMPI_COMM_WORLD_RANK",
                                        "PMI_RANK",      "SLURM_PROCID",
                                        "VC_TASK_INDEX", "JOB_COMPLETION_INDEX"};
@@ -46,8 +46,8 @@ absl::Status ReadNumber(const Variables& variables, uint32_t& value) {
   return absl::OkStatus();
 }
 
-// ps-lite's variables say who this process is, where no other launcher's do. Its servers
-// and its scheduler are none of ours: theirs are `syncline serve` and SYNCLINE_COORDINATOR.
+// Reads ps-lite's variables, if no other launcher's are set. Only workers use a session:
+// `syncline serve` and SYNCLINE_COORDINATOR replace ps-lite's servers and scheduler.
 absl::Status ReadDmlc(SessionOptions& options) {
   if (std::ranges::any_of(kRankVariables, IsSet) ||
       std::ranges::any_of(kWorldSizeVariables, IsSet)) {
@@ -66,7 +66,7 @@ absl::Status ReadDmlc(SessionOptions& options) {
   return ReadNumber(std::array{"DMLC_NUM_WORKER"}, options.world_size);
 }
 
-// What a launcher was told, which the program may still change.
+// Reads the job settings that a launcher passes on. The program may still change them.
 absl::Status ReadJobSettings(JobSettings& settings) {
   for (const JobSetting& setting : kJobSettings) {
     if (setting.said_by == SaidBy::kProgram) continue;
@@ -94,7 +94,7 @@ absl::StatusOr<SessionOptions::LearningRateRange> ParseRange(const std::string& 
   }
   return absl::InvalidArgumentError(
       absl::StrCat("environment variable SYNCLINE_LR_RANGE=", text,
-                   " is no FIRST:LAST:STEPS such as 1e-6:1:200"));
+                   " is not FIRST:LAST:STEPS such as 1e-6:1:200"));
 }
 
 }  // namespace
@@ -135,14 +135,14 @@ absl::StatusOr<SessionOptions> SessionOptions::FromEnv() {
   if (!timeout.empty() && !absl::ParseDuration(timeout, &options.failure_timeout)) {
     return absl::InvalidArgumentError(
         absl::StrCat("environment variable SYNCLINE_FAILURE_TIMEOUT=", timeout,
-                     " is no duration such as 10s or 500ms"));
+                     " is not a duration such as 10s or 500ms"));
   }
   std::string patience;
   ReadText("SYNCLINE_PATIENCE", patience);
   if (!patience.empty() && !absl::ParseDuration(patience, &options.patience.emplace())) {
     return absl::InvalidArgumentError(
         absl::StrCat("environment variable SYNCLINE_PATIENCE=", patience,
-                     " is no duration such as 5m or 90s"));
+                     " is not a duration such as 5m or 90s"));
   }
   std::string range;
   ReadText("SYNCLINE_LR_RANGE", range);

@@ -1,4 +1,4 @@
-// SessionOptions::FromEnv and the checks that need no coordinator.
+// Tests of SessionOptions::FromEnv, and of the checks that need no coordinator.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -15,8 +15,8 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-// Starts each test without any of the variables, and puts nothing back: a test binary has
-// its own environment.
+// Starts each test without any of the variables. It does not restore them, because the
+// test binary has its own environment.
 class SessionOptionsTest : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -64,7 +64,7 @@ TEST_F(SessionOptionsTest, TakesPsLitesVariablesWhereNoOthersAreSet) {
   setenv("DMLC_WORKER_ID", "me", 1);
   EXPECT_THAT(std::string(SessionOptions::FromEnv().status().message()),
               HasSubstr("DMLC_WORKER_ID=me is not a whole number"));
-  // What started this process knows better than what it was started under.
+  // Variables of other launchers override those of ps-lite.
   setenv("WORLD_SIZE", "2", 1);
   EXPECT_EQ(SessionOptions::FromEnv()->rank, 0u);
   EXPECT_EQ(SessionOptions::FromEnv()->world_size, 2u);
@@ -90,7 +90,7 @@ TEST_F(SessionOptionsTest, TakesTheModeThatALauncherNames) {
   EXPECT_EQ(SessionOptions::FromEnv()->training.mode.values.at("staleness"), 4);
   setenv("SYNCLINE_MODE", "bsp:3", 1);
   EXPECT_THAT(std::string(SessionOptions::FromEnv().status().message()),
-              HasSubstr("SYNCLINE_MODE=bsp:3: '3' is no option"));
+              HasSubstr("SYNCLINE_MODE=bsp:3: '3' is not an option"));
   unsetenv("SYNCLINE_MODE");
 }
 
@@ -99,7 +99,7 @@ TEST_F(SessionOptionsTest, TakesTheSettingsThatALauncherWasTold) {
   setenv("SYNCLINE_CHECKPOINT_KEEP", "7", 1);
   setenv("SYNCLINE_RESUME", "latest", 1);
   setenv("SYNCLINE_DURABILITY", "disk", 1);
-  setenv("SYNCLINE_PUSH_CODEC", "int8", 1);  // what the program alone says
+  setenv("SYNCLINE_PUSH_CODEC", "int8", 1);  // ignored: only the program sets codecs
   EXPECT_EQ(SessionOptions::FromEnv()->settings,
             (JobSettings{.checkpoint_every = {.seconds = 600},
                          .checkpoint_keep = 7,
@@ -141,7 +141,7 @@ TEST_F(SessionOptionsTest, RefusesWhatHostsCannotDoForTheirRanks) {
   options.training.accumulate_steps = 2;
   refused(options, "accumulate_steps is not for local aggregation");
   options.training = {.mode = {.name = "bsp", .values = {{"quorum", 1}}}};
-  refused(options, "mode is bsp:quorum=1, and local aggregation is for bsp");
+  refused(options, "mode is bsp:quorum=1, but local aggregation needs bsp");
   refused({.world_size = 2, .ranks = 1}, "ranks is 1, allowed are 2, the job's hosts");
 }
 
@@ -214,7 +214,7 @@ TEST_F(SessionOptionsTest, MemoryIsNeededForWeightsAndGradients) {
                                TensorMemory{.data = nullptr, .dtype = DType::kBf16});
   };
   EXPECT_THAT(std::string(declare("a", {2, 3}).status().message()),
-              HasSubstr("'a' comes without memory"));
+              HasSubstr("'a' has no memory"));
   EXPECT_THAT(std::string(declare("a", {1ull << 40}).status().message()),
               HasSubstr("more than"));
   ASSERT_TRUE(declare("empty", {0}).ok());

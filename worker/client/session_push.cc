@@ -1,4 +1,4 @@
-// What a session pushes: gradients, their sums, and steps without a gradient.
+// The part of a session that pushes: gradients, their sums, and steps without a gradient.
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
@@ -26,7 +26,8 @@ absl::StatusOr<std::shared_ptr<void>> Session::Impl::AllocateTensor(size_t eleme
   std::shared_ptr<void> memory = arena_->AllocateTensor(bytes);
   if (memory != nullptr) return memory;
   return absl::ResourceExhaustedError(absl::StrCat(
-      "the system gives no ", bytes, " bytes of shared memory (shmget: ", strerror(errno),
+      "the system did not provide ", bytes,
+      " bytes of shared memory (shmget: ", strerror(errno),
       "); look at `ipcs -lm` and the memory limit of the container, or push from "
       "ordinary "
       "memory"));
@@ -95,8 +96,8 @@ absl::Status Session::Impl::CheckPush(TensorId id, size_t elements,
   return absl::OkStatus();
 }
 
-bool Session::Impl::AddsUp(Tensor& tensor, ConstMemoryView& gradient,
-                           uint32_t& samples) const {
+bool Session::Impl::Accumulate(Tensor& tensor, ConstMemoryView& gradient,
+                               uint32_t& samples) const {
   if (tensor.sum_pushes == 0) tensor.sum.assign(tensor.elements, 0.0f);
   if (samples > 0) {
     const absl::Status added =
@@ -107,7 +108,7 @@ bool Session::Impl::AddsUp(Tensor& tensor, ConstMemoryView& gradient,
   tensor.sum_samples += samples;
   if (++tensor.sum_pushes < options_.training.accumulate_steps) return false;
   tensor.sum_pushes = 0;
-  if (tensor.sum_samples == 0) return true;  // all of them were skips, as this one
+  if (tensor.sum_samples == 0) return true;  // all pushes were skips
   const auto share = static_cast<float>(1.0 / static_cast<double>(tensor.sum_samples));
   for (float& value : tensor.sum) value *= share;
   gradient = tensor.sum;
@@ -124,7 +125,7 @@ bool Session::Impl::Accumulates() const {
 
 void Session::Impl::Contribute(TensorId id, ConstMemoryView gradient, uint32_t samples) {
   Tensor& tensor = tensors_[id];
-  if (Accumulates() && !AddsUp(tensor, gradient, samples)) return;
+  if (Accumulates() && !Accumulate(tensor, gradient, samples)) return;
   MakeUnready(tensor);
   ++tensor.version;
   samples == 0 ? data_plane_->Skip(id) : data_plane_->Push(id, gradient, samples);
@@ -162,8 +163,9 @@ absl::Status Session::Impl::PushPull(TensorId id, ConstTensorMemory gradient,
   return PushPull(id, ConstMemoryView(gradient, elements), samples);
 }
 
-// From another GPU it could be read. But whoever gives it waited for that GPU alone, and
-// what the session keeps of gradients would move between the two.
+// Fails if the gradient is on a GPU that does not hold the weights. It could be read
+// there. But the caller has waited for one GPU only, and error feedback would have to
+// move between the two.
 absl::Status Session::Impl::CheckPlace(TensorId id, const Device* gradient) {
   absl::MutexLock lock(&mutex_);
   const Tensor& tensor = tensors_[id];
@@ -187,16 +189,17 @@ absl::Status Session::Impl::ScaleLearningRate(TensorId id, double factor) {
                         what...);
   };
   if (!(factor >= 0 && factor <= kMaxRateFactor)) {
-    return absl::InvalidArgumentError(of_tensor("cannot be multiplied with ", factor,
-                                                ", but with 0 to ", kMaxRateFactor));
+    return absl::InvalidArgumentError(of_tensor("cannot be multiplied by ", factor,
+                                                "; allowed are 0 to ", kMaxRateFactor));
   }
   if (!TakesTensorsApart(options_.training)) {
     return absl::FailedPreconditionError(
-        of_tensor("is that of all tensors with optimizer ",
+        of_tensor("cannot differ between tensors with optimizer ",
                   options_.training.optimizer.name, "; use a schedule of the job"));
   }
   if (tensor.options.frozen) {
-    return absl::FailedPreconditionError(of_tensor("is of no use: it is frozen"));
+    return absl::FailedPreconditionError(
+        of_tensor("has no effect: the tensor is frozen"));
   }
   if (!tensor.ready) {
     return absl::FailedPreconditionError(

@@ -1,4 +1,4 @@
-// Saving and restoring what lossy encodings keep of this worker's gradients.
+// The part of a session that saves and restores error feedback.
 #include <algorithm>
 #include <memory>
 #include <utility>
@@ -13,8 +13,8 @@ absl::Status Session::Impl::CheckQuiet() const {
   SYNCLINE_RETURN_IF_ERROR(CheckRunning());
   if (std::ranges::all_of(tensors_, &Tensor::ready)) return absl::OkStatus();
   return absl::FailedPreconditionError(
-      "what compression keeps is in use while gradients are under way; call WaitAll "
-      "first");
+      "the residuals of compression are in use while gradients are under way; call "
+      "WaitAll first");
 }
 
 absl::Status Session::Impl::WithMemories(
@@ -63,8 +63,8 @@ absl::Status Session::Impl::RestoreResiduals(const std::string& path) {
                         memories[i]->Restore(part->kept());
       if (fits) continue;
       options_.log.Warning(
-          "begins without what compression had kept: it was saved under "
-          "another codec or shape, or not at all",
+          "starts without the residuals of compression: they were saved with another "
+          "codec or shape, or not at all",
           {{"tensor", name}, {"file", path}});
     }
     return absl::OkStatus();

@@ -1,4 +1,4 @@
-// How a session joins its job: hello, welcome, data plane, first weights.
+// The part of a session that joins the job: hello, welcome, data plane, first weights.
 #include <string.h>
 
 #include <algorithm>
@@ -34,7 +34,7 @@ absl::Status Session::Impl::Start(absl::Duration timeout) {
     call = Begin(std::min(timeout, options_.start_timeout));
     for (const Tensor& tensor : tensors_) tensors.push_back(tensor.options);
   }
-  // What matters comes back as a status, in one line.
+  // Errors are returned as a status, so gRPC's own log is not needed.
   static absl::once_flag once;
   absl::call_once(once, SilenceGrpcLog);
   Announcement announcement = MakeAnnouncement(options_, tensors);
@@ -79,7 +79,8 @@ absl::Status Session::Impl::AwaitStart(const v1::MemberMessage& declaration,
   return absl::OkStatus();
 }
 
-// Whoever gives up by itself says so: the others need not wait for its silence.
+// After a timeout or Cancel the coordinator is told, so that the other workers do not
+// have to wait until this one counts as silent.
 void Session::Impl::GiveUpStart(const absl::Status& reason) {
   const bool by_itself = absl::IsCancelled(reason) || absl::IsDeadlineExceeded(reason);
   if (!by_itself || !link_->was_attached()) return Stop(absl::ZeroDuration());
@@ -87,7 +88,7 @@ void Session::Impl::GiveUpStart(const absl::Status& reason) {
   Stop(timeouts_.shutdown_grace);
 }
 
-// Sends what the job is when the coordinator asks for it.
+// Waits for the welcome. Sends the job's declaration if the coordinator asks for it.
 absl::Status Session::Impl::AwaitWelcome(const v1::MemberMessage& declaration,
                                          const Call& call) {
   absl::MutexLock lock(&mutex_);
@@ -118,14 +119,14 @@ absl::StatusOr<ExchangeOptions> Session::Impl::MakeExchangeOptions(
       .first_step = welcome.first_step(),
       .role = welcome.seeder() ? SeedRole::kSeeder : SeedRole::kReceiver,
       .mode = mode,
-      // Where workers run ahead, the rate that comes with a view is that of another step.
+      // If workers run ahead, the rate that comes with a view belongs to another step.
       .follow_learning_rate =
           FollowsLearningRate(options_.training) && !mode.skips_versions()};
   SYNCLINE_ASSIGN_OR_RETURN(exchange.seed_codec, codecs_.Find(CodecId::kFp32));
   return exchange;
 }
 
-// They are erased from the message.
+// Returns the keys, and erases them in the message.
 std::vector<SecretKey> TakeKeys(v1::WorkerWelcome& welcome) {
   std::vector<SecretKey> keys;
   for (std::string& key : *welcome.mutable_shard_keys()) {
@@ -135,7 +136,7 @@ std::vector<SecretKey> TakeKeys(v1::WorkerWelcome& welcome) {
   return keys;
 }
 
-// Whoever seeds sends what the program declared.
+// An FP32 copy starts with the declared values, because the seeder sends them.
 MemoryView Session::Impl::Open(Tensor& tensor, const Transfer& publish) {
   if (tensor.memory.dtype == DType::kF32 || !publish.compresses()) {
     return {tensor.memory, tensor.elements};
@@ -219,7 +220,7 @@ absl::Status Session::Impl::StartDataPlane() {
   absl::MutexLock lock(&mutex_);
   data_plane_ = std::move(data_plane);
   data_plane_->Moved(std::exchange(moved_, {}));
-  data_plane_->EpochChanged(epoch_, seed_role());  // it may have changed meanwhile
+  data_plane_->EpochChanged(epoch_, seed_role());  // the epoch may have changed meanwhile
   if (staleness_) data_plane_->SetStaleness(*staleness_);
   if (phase_ == Phase::kDeclaring) phase_ = Phase::kRunning;
   return status_;

@@ -1,4 +1,7 @@
-// A session's side of traces: orders in, what its threads recorded out with heartbeats.
+// The part of a session that handles traces: it takes orders, and sends recorded spans
+// with the heartbeats.
+#include <algorithm>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -21,12 +24,32 @@ void Session::Impl::TakeOrder(const v1::TraceOrder& order) {
   {
     absl::MutexLock lock(&mutex_);
     if (!membership_ || membership_->job() != order.job()) return;
-    next = step_ + 1;  // some of the present one is over
+    next = step_ + 1;  // the present step has already begun
   }
   auto answer = trace_.Take(order, next);
   if (!answer) return;
   options_.log.Info("a trace begins", {{"step", next}});
   link_->Send(*std::move(answer));
+}
+
+bool Session::Impl::BeginPass(ModelPass pass) {
+  absl::MutexLock lock(&mutex_);
+  pass_.reset();
+  if (!membership_ || !model_track_->IsOpen(membership_->job())) return false;
+  pass_ = TraceSpan{
+      .begin_ns = model_track_->Now(),
+      .step = step_,
+      .kind = pass == ModelPass::kForward ? TraceKind::kForward : TraceKind::kBackward};
+  return true;
+}
+
+void Session::Impl::EndPass() {
+  absl::MutexLock lock(&mutex_);
+  if (!pass_) return;
+  TraceSpan span = *std::exchange(pass_, std::nullopt);
+  if (!membership_ || !model_track_->IsOpen(membership_->job())) return;
+  span.end_ns = model_track_->Now();
+  model_track_->Add(span);
 }
 
 void Session::Impl::SendTrace() {
@@ -35,6 +58,8 @@ void Session::Impl::SendTrace() {
   {
     absl::MutexLock lock(&mutex_);
     reached = AllReady() || step_ == 0 ? step_ : step_ - 1;
+    // The last gradient of a step is pushed before its backward pass ends.
+    if (pass_) reached = std::min(reached, pass_->step);
   }
   for (auto& part : trace_.Parts(reached, link_.get())) link_->Send(std::move(part));
 }

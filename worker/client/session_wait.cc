@@ -1,4 +1,4 @@
-// Calls of a session that wait for others, each until its deadline or Cancel.
+// The calls of a session that wait for other processes, until a deadline or Cancel.
 #include <algorithm>
 #include <string>
 #include <utility>
@@ -19,7 +19,7 @@ absl::Status Session::Impl::EndedEarly(const Call& call, const std::string& what
   if (IsCancelled(call)) {
     return absl::CancelledError(absl::StrCat("cancelled before ", what));
   }
-  return absl::DeadlineExceededError(absl::StrCat("the time was up before ", what));
+  return absl::DeadlineExceededError(absl::StrCat("timed out before ", what));
 }
 
 void Session::Impl::Cancel() {
@@ -36,7 +36,8 @@ void Session::Impl::Uncancel() {
 
 // ---- Weights ----
 
-// A sleeper is woken for what it waits for only: waking costs more than a small tensor.
+// Wakes callers only if the tensor that they wait for is ready, because a wake-up costs
+// more than a small tensor.
 void Session::Impl::OnReady(const ExchangeReady& is_ready) {
   absl::MutexLock lock(&mutex_);
   Tensor& tensor = tensors_[is_ready.tensor];
@@ -69,7 +70,7 @@ void Session::Impl::Flush() {
   if (data_plane_ != nullptr) data_plane_->Flush();
 }
 
-// Also while the session ends: until then the tensor's memory may be in use.
+// While the session ends it still waits, because the tensor's memory may be in use.
 absl::Status Session::Impl::WaitFor(TensorId id, const Call& call) {
   ++waiters_;
   ++tensors_[id].waiters;
@@ -92,7 +93,7 @@ absl::Status Session::Impl::WaitFor(TensorId id, const Call& call) {
   return EndedEarly(
       call, absl::StrCat("tensor '", tensors_[id].options.name,
                          "' had the weights of step ", tensors_[id].version, " of ",
-                         members_, " members; it may be waited for again"));
+                         members_, " members; call Wait again to go on waiting"));
 }
 
 absl::Status Session::Impl::Wait(TensorId id, absl::Duration timeout) {
@@ -110,7 +111,8 @@ absl::Status Session::Impl::WaitAll(absl::Duration timeout) {
   return WaitForAll(Begin(timeout));
 }
 
-// Those that must be narrowed are, while the others come.
+// First waits for the tensors whose weights must be converted from FP32, so that this
+// happens while the other tensors arrive.
 absl::Status Session::Impl::WaitForAll(const Call& call) {
   for (TensorId id = 0; id < tensors_.size(); ++id) {
     if (tensors_[id].view.empty()) continue;
@@ -155,9 +157,8 @@ absl::StatusOr<uint64_t> Session::Impl::PullState(StateArray array, std::span<fl
     if (const auto mode = ParseSyncMode(options_.training.mode);
         mode.ok() && mode->is_async()) {
       return absl::FailedPreconditionError(
-          "in mode asp the optimizer's state is of no one step: servers go on with what "
-          "any "
-          "worker pushes while it is read; use the servers' checkpoints "
+          "in mode asp the optimizer's state belongs to no single step: servers keep "
+          "applying pushes while it is read; use the servers' checkpoints "
           "(docs/checkpoints.md), or mode ssp or bsp");
     }
     if (array.tensor < tensors_.size()) {
@@ -239,7 +240,7 @@ absl::Status Session::Impl::Barrier(absl::Duration timeout) {
   absl::MutexLock lock(&mutex_);
   SYNCLINE_RETURN_IF_ERROR(CheckRunning());
   const Call call = Begin(timeout);
-  // What is under way is to be held before anyone settles.
+  // The servers must hold all pushes before any member fetches the newest weights.
   if (may_be_behind()) SYNCLINE_RETURN_IF_ERROR(WaitForAll(call));
   const uint64_t barrier = EnterBarrier();
   ++waiters_;
@@ -255,7 +256,8 @@ absl::Status Session::Impl::Barrier(absl::Duration timeout) {
     return may_be_behind() ? WaitForAll(call) : absl::OkStatus();
   }
   if (!IsOver()) left_barriers_.insert(barrier);
-  return EndedEarly(call, "every member was in the barrier; the next call waits on");
+  return EndedEarly(call,
+                    "every member was in the barrier; call it again to go on waiting");
 }
 
 }  // namespace syncline

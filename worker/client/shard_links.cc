@@ -34,8 +34,8 @@ void ShardLinks::Move(ShardPlace place, absl::Duration now) {
   }
 }
 
-// The server may only have lost this connection: try again until the coordinator gives its
-// verdict.
+// If the connection fails, the server may still be alive. So it is tried again until the
+// coordinator decides.
 absl::Status ShardLinks::Dial(uint32_t shard, absl::Duration now) {
   Link& link = links_[shard];
   link = {.number = link.number + 1, .is_two_way = link.is_two_way};
@@ -95,8 +95,8 @@ bool ShardLinks::TakeWelcome(const MessageHeader& header) {
   if (!is_ours) return false;
   Link& link = links_[header.shard];
   link.has_heard = true;
-  // One for an earlier connection says nothing of this one, nor does one for a connection
-  // that was given up meanwhile.
+  // A welcome for an earlier connection, or for one that was given up meanwhile, does not
+  // count.
   const bool is_over = link.endpoint == nullptr || link.has_failed;
   if (link.is_welcome || is_over || header.step != link.number) return false;
   return link.is_welcome = true;
@@ -111,8 +111,9 @@ void ShardLinks::Send(ExchangeSend send, SendDone done, absl::Duration now) {
   link.window.Observe(link.endpoint->send_state(), now);
 }
 
-// Within a host nothing queues on a wire. What is lent there has not gone before the step
-// is over, which others decide: waiting for that could make all wait for each other.
+// Within a host there is no wire on which bytes queue, so only unacknowledged bytes count
+// there. Lent memory is in use until the step is over, which depends on other workers: if
+// it counted, workers could wait for each other forever.
 void ShardLinks::OfferRoom(Exchange& exchange, absl::Duration now) {
   for (uint32_t shard = 0; shard < links_.size(); ++shard) {
     Link& link = links_[shard];
@@ -136,8 +137,8 @@ void ShardLinks::OfferRoom(Exchange& exchange, absl::Duration now) {
 }
 
 ExchangeOutputs ShardLinks::Tick(Exchange& exchange, absl::Duration now) {
-  // What passed while this process stood still is not held against anyone: what came
-  // meanwhile may not have been read yet.
+  // Time in which this process stood still does not count as silence, because messages
+  // that arrived meanwhile may not have been read yet.
   passed_ = std::min(now - looked_at_, options_.timeouts.link_silence / 8);
   looked_at_ = now;
   ExchangeOutputs outputs;
@@ -145,7 +146,7 @@ ExchangeOutputs ShardLinks::Tick(Exchange& exchange, absl::Duration now) {
     Link& link = links_[shard];
     if (link.has_failed) GiveUp(shard, exchange, now);
     if (link.reconnect_at <= now) {
-      // A server that is gone cannot be connected to. Whether it is, the coordinator says.
+      // The server may be gone. The coordinator decides that.
       if (!Dial(shard, now).ok()) {
         options_.log.Debug("a shard cannot be reached", {{"shard", shard}});
       }
@@ -161,7 +162,7 @@ ExchangeOutputs ShardLinks::LookForSilence(uint32_t shard, Exchange& exchange,
                                            absl::Duration now) {
   Link& link = links_[shard];
   const SendState state = link.endpoint->send_state();
-  // What was accepted counts, too: an answer to it cannot be late yet.
+  // Bytes that were accepted for sending count, too: their answer cannot be late yet.
   const uint64_t moved =
       state.accepted_bytes + state.gone_bytes + link.endpoint->received_bytes();
   const bool has_moved = moved != std::exchange(link.moved_bytes, moved);
@@ -176,7 +177,7 @@ ExchangeOutputs ShardLinks::LookForSilence(uint32_t shard, Exchange& exchange,
   link.silent = absl::ZeroDuration();
   if (awaits == Exchange::Awaits::kNothing) return {};
   if (awaits == Exchange::Awaits::kOthers) return exchange.Probe(shard);
-  options_.log.Warning("a shard owes an answer and nothing moves: connecting anew",
+  options_.log.Warning("a shard owes an answer and nothing moves: connecting again",
                        {{"shard", shard}});
   GiveUp(shard, exchange, now);
   return {};

@@ -1,13 +1,13 @@
-// A worker's connections to the shards of its job: says hello on each, counts what is on
-// its way, finds the ones that are dead, and connects anew. DataPlane owns it, and so does
-// the simulation.
+// A worker's connections to the shards of its job. It sends the hello on each connection,
+// counts the bytes under way, finds dead connections, and reconnects. DataPlane and the
+// simulation use it.
 //
-// A connection is used once the shard has welcomed this worker on it. It is given up when
-// the transport says that it failed, and when it is silent although the shard owes an
-// answer: no message came, and by the transport's own account no byte moved in either
-// direction, for Timeouts::link_silence. A shard that waits for other workers owes
-// nothing; after the same silence it is asked whether it still knows this worker, so that
-// a shard that can hear but not answer is found, too.
+// A connection is used once the shard has accepted this worker on it. It is given up when
+// the transport reports a failure, or when it was silent for Timeouts::link_silence
+// although the shard owes an answer. Silent means that no message arrived and that, as
+// the transport counts, no byte moved in either direction. A shard that waits for other
+// workers owes no answer. After the same silence it is asked whether it still knows this
+// worker, which also finds a shard that can receive but not send.
 //
 // Thread safety: none; the transport's loop thread owns it.
 #pragma once
@@ -32,24 +32,23 @@
 
 namespace syncline {
 
-// Where a shard is.
+// The server that holds a shard.
 struct ShardPlace {
   uint32_t shard = 0;
-  uint64_t epoch = 0;  // from which on it is there
+  uint64_t epoch = 0;  // the first epoch in which this server holds it
   std::string address = {};
-  SecretKey key = {};  // that this worker shares with its server; may be empty
+  SecretKey key = {};  // shared by this worker and the server; may be empty
 };
 
 struct ShardLinksOptions {
   Timeouts timeouts = Timeouts::Derive(kDefaultFailureTimeout);
   std::vector<std::string> addresses = {};  // of the shards, in order
-  // What this worker shares with the server of each shard; needed where it is not on this
-  // host.
+  // One key for each shard, shared with its server; required for servers on other hosts.
   std::vector<SecretKey> keys = {};
-  // What takes the answers of a shard that come on its own connection; outlives the links.
-  // Without it: the transport's receiver.
+  // Returns the receiver of messages that arrive on the shard's own connection; it must
+  // outlive the links. Null: the transport's receiver.
   std::function<Receiver*(uint32_t shard)> receiver_of = nullptr;
-  // Of this worker's life.
+  // This worker's membership.
   uint32_t job = 0;
   uint32_t rank = 0;
   uint32_t incarnation = 0;
@@ -59,40 +58,40 @@ struct ShardLinksOptions {
 
 class ShardLinks {
  public:
-  // The transport outlives it.
+  // `transport` must outlive it.
   ShardLinks(ShardLinksOptions options, Transport& transport);
 
-  // To all shards, for the first time; an error when an address cannot be meant.
+  // Connects to all shards for the first time. An error: an address is malformed.
   absl::Status Connect(absl::Duration now);
 
-  // The shard is somewhere else: connects there. Before, the exchange was told that it was
-  // replaced. Unknown shards change nothing.
+  // Connects to the shard at its new place. Ignores unknown shards. REQUIRES: the
+  // exchange was told by Replaced.
   void Move(ShardPlace place, absl::Duration now);
 
   const Endpoint& endpoint(uint32_t shard) const { return *links_[shard].endpoint; }
 
   void Send(ExchangeSend send, SendDone done, absl::Duration now);
 
-  // True when the message is a shard's welcome, and nothing for the exchange but
-  // Connected(header.shard).
+  // Returns whether the message is a shard's welcome. Then call
+  // Exchange::Connected(header.shard); the exchange does not handle the message itself.
   bool TakeWelcome(const MessageHeader& header);
-  // Whether a message in the name of `shard` may be its own. One that came on the
-  // connection to a shard (`by`) is that shard's. What came to the transport's receiver
-  // (`by` is empty) may be of any whose answers do not come on a connection of their own:
-  // those in shared memory, where no peer is proved.
+  // Whether a message that names `shard` may come from it. A message on the connection to
+  // a shard (`by`) comes from that shard. A message at the transport's receiver (`by` is
+  // empty) may come from any shard whose answers do not use a connection of their own,
+  // which are the shards in shared memory, where peers are not authenticated.
   bool MayBeFrom(uint32_t shard, std::optional<uint32_t> by) const {
     return by ? *by == shard : !links_[shard].is_two_way;
   }
-  // Where the shard is, for people.
+  // The shard's address in words, for messages.
   std::string Describe(uint32_t shard) const;
-  // Something came from this shard.
+  // Reports that a message arrived from this shard.
   void Heard(uint32_t shard) { links_[shard].has_heard = true; }
 
   // Tells the exchange how much may be sent.
   void OfferRoom(Exchange& exchange, absl::Duration now);
 
-  // Some 100 times a second. Connects anew what is due, and looks for silence: then it asks
-  // by what the exchange gives out, or gives the connection up.
+  // Call it about 100 times a second. Reconnects where that is due, and looks for silent
+  // connections: it gives them up, or returns the exchange's question to the shard.
   ExchangeOutputs Tick(Exchange& exchange, absl::Duration now);
 
  private:
@@ -103,8 +102,8 @@ class ShardLinks {
     uint64_t number = 0;  // of the connection, from 1 on
     bool is_welcome = false;
     bool has_failed = false;
-    bool has_heard = false;   // since the last look
-    bool is_two_way = false;  // the connection, or the one before
+    bool has_heard = false;   // a message arrived since the last look
+    bool is_two_way = false;  // answers use this connection, or used the previous one
     uint64_t moved_bytes = 0;
     absl::Duration silent = absl::ZeroDuration();
     absl::Duration reconnect_at = absl::InfiniteDuration();
@@ -120,7 +119,7 @@ class ShardLinks {
   Transport& transport_;
   std::vector<Link> links_;
   absl::Duration looked_at_ = absl::ZeroDuration();
-  absl::Duration passed_ = absl::ZeroDuration();  // since the look before
+  absl::Duration passed_ = absl::ZeroDuration();  // time between the last two looks
 };
 
 }  // namespace syncline

@@ -1,4 +1,4 @@
-// A worker's connection to one shard over a simulated network.
+// Tests of a worker's connection to one shard over a simulated network.
 #include "worker/client/shard_links.h"
 
 #include <memory>
@@ -27,7 +27,7 @@ class ShardLinksTest : public ExchangeTest {
   ShardLinksTest() {
     Make({});
     exchange_->Disconnected(0);
-    // What is on its way is read as soon as it arrives.
+    // Messages are handled as soon as they arrive.
     worker_receiver_.on_message = [this](const auto& message) {
       const auto header = *ParseHeader(std::as_bytes(std::span(message.header)));
       if (links_->TakeWelcome(header)) {
@@ -71,7 +71,7 @@ class ShardLinksTest : public ExchangeTest {
     }
   }
 
-  // What the shard got since the last call.
+  // Returns the kinds of the messages that the shard received since the last call.
   std::vector<MessageKind> Arrived() {
     std::vector<MessageKind> kinds;
     for (const auto& message : shard_receiver_.messages) {
@@ -86,7 +86,7 @@ class ShardLinksTest : public ExchangeTest {
     shard_receiver_.messages.clear();
     return kinds;
   }
-  // To the last message that Arrived saw.
+  // Answers the last message that Arrived returned.
   void Answer(MessageKind kind) {
     MessageHeader header = last_;
     header.kind = static_cast<uint16_t>(kind);
@@ -136,7 +136,7 @@ TEST_F(ShardLinksTest, AWelcomeOfAnEarlierConnectionSaysNothing) {
 TEST_F(ShardLinksTest, AWelcomeOfAConnectionThatWasGivenUpSaysNothing) {
   Arrived();
   network_.Break(worker_->address(), shard_->address());
-  RunFor(absl::Milliseconds(50));  // given up, and not dialled anew yet
+  RunFor(absl::Milliseconds(50));  // given up, and not yet connected again
   Answer(MessageKind::kWelcome);
   RunFor(absl::Milliseconds(50));
   EXPECT_THAT(Arrived(), IsEmpty());
@@ -156,7 +156,7 @@ TEST_F(ShardLinksTest, BytesThatMoveAreNoSilence) {
   Arrived();
   Answer(MessageKind::kWelcome);
   Arrived();
-  // A view that takes a minute.
+  // The view takes a minute to arrive.
   network_.SetRate(shard_->address(), worker_->address(), 1000);
   const Buffer view = Buffer::Allocate(60'000);
   MessageHeader header = From(MessageKind::kPublish, 0, 0);

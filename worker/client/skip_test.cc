@@ -1,4 +1,4 @@
-// Steps for which this worker has no gradient of a tensor.
+// Tests of steps in which this worker has no gradient of a tensor.
 #include <vector>
 
 #include "gmock/gmock.h"
@@ -12,7 +12,7 @@ using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 using ::testing::Pair;
 
-// Tensor 0 travels as its largest value only, with error feedback; tensor 1 densely.
+// Pushes of tensor 0 send its largest value only, with error feedback. Tensor 1 is dense.
 class Skips : public ExchangeTest {
  protected:
   Skips() {
@@ -59,7 +59,7 @@ TEST_F(Skips, AreRepeatedAsTheyAre) {
 }
 
 TEST_F(Skips, KeepWhatCompressionHasKept) {
-  See(exchange_->Push(0, gradient_, 7, now_));  // {1, 2, 3, 4}, of which 4 goes
+  See(exchange_->Push(0, gradient_, 7, now_));  // sends 4 of {1, 2, 3, 4}
   PublishUnchanged(0, 1);
   See(exchange_->Skip(0, now_));
   PublishUnchanged(0, 2);

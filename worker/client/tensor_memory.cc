@@ -21,7 +21,7 @@ void ForEachTile(size_t elements, const Part& part) {
 
 }  // namespace
 
-// Their kernels are vectorised.
+// Codecs do the conversions, because their kernels are vectorised.
 const Codec& CodecOf(DType dtype) {
   static const auto* codecs = new CodecRegistry(CodecRegistry::Builtin());
   const CodecId id = dtype == DType::kF32    ? CodecId::kFp32

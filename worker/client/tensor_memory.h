@@ -1,7 +1,7 @@
-// Memory of a training program in its own element type, and the step between it and the
-// FP32 in which a session exchanges gradients and weights.
+// Memory of a training program in its own element type, and its conversion to and from
+// FP32, in which a session exchanges gradients and weights.
 //
-// Thread safety: functions only; the memory belongs to the caller.
+// Thread safety: pure functions; the memory belongs to the caller.
 #pragma once
 
 #include <cstddef>
@@ -13,8 +13,8 @@
 
 namespace syncline {
 
-// As many contiguous elements as the tensor's shape says, on the host or on a GPU. One of
-// a GPU is complete when it is handed over: the GPU is through with whatever made it.
+// Contiguous memory of all elements of a tensor, on the host or on a GPU. Before a
+// program passes GPU memory, the GPU must have finished the work that writes it.
 struct TensorMemory {
   void* data = nullptr;
   DType dtype = DType::kF32;
@@ -26,13 +26,14 @@ struct ConstTensorMemory {
   Device* device = nullptr;
 };
 
-// Whose encoding is the elements as they lie in memory.
+// Returns the codec whose encoding is the elements' own bytes.
 const Codec& CodecOf(DType dtype);
 
-// Exact; NaN and infinity stay what they are. Of host memory, as is the next one.
+// Converts to FP32, which is exact. NaN and infinity are kept. REQUIRES: host memory.
 void Widen(const ConstTensorMemory& from, std::span<float> to);
 
-// To nearest, ties to even; a NaN stays a NaN, what is too large becomes infinity.
+// Rounds to nearest, ties to even. NaN stays NaN, and values that are too large become
+// infinity. REQUIRES: host memory.
 void Narrow(std::span<const float> from, const TensorMemory& to);
 
 }  // namespace syncline

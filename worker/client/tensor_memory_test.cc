@@ -11,8 +11,8 @@
 namespace syncline {
 namespace {
 
-// What is between two halves goes to the nearer one, and to the even one in the middle:
-// by distances in double precision, not by the bits that the kernels look at.
+// Rounds to the nearest 16-bit number, ties to even. It compares distances in double
+// precision, while the kernels use bits.
 uint16_t NearestByDistance(double value, float (*widen)(uint16_t)) {
   uint16_t best = 0;
   double distance = std::numeric_limits<double>::infinity();
@@ -58,7 +58,8 @@ TEST_P(TwoBytes, RoundsToNearestAndTiesToEven) {
   const auto widen = GetParam() == DType::kBf16
                          ? [](uint16_t bits) { return WidenOne(bits, DType::kBf16); }
                          : [](uint16_t bits) { return WidenOne(bits, DType::kF16); };
-  // Ties on both sides of an even one, their neighbours, denormals of FP16.
+  // The values are ties on both sides of an even number, their neighbours, and denormals
+  // of FP16.
   const float one = widen(std::bit_cast<uint16_t>(
       static_cast<uint16_t>(GetParam() == DType::kBf16 ? 0x3f80 : 0x3c00)));
   ASSERT_EQ(one, 1.0f);

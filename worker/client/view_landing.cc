@@ -18,7 +18,8 @@ bool IsDelta(const TileView& tile, const Transfer& transfer) {
   return transfer.compresses() && tile.codec == transfer.codec.get();
 }
 
-// Whole values, in the element type of the weights. ParseBlock validated them.
+// Writes whole values in the element type of the weights. REQUIRES: ParseBlock has
+// validated the tile.
 void LandWhole(const TileView& tile, const MemoryView& out, CodecWorkspace& workspace) {
   if (IsEncodingOf(*tile.codec, out.dtype())) return out.WriteBytes(tile.bytes);
   workspace.tile.resize(kTileElements);
@@ -46,14 +47,14 @@ Result LandTile(const TileView& tile, const MemoryView& out, const Transfer& tra
   return Compared(tile, values);
 }
 
-// The deltas of a block that lies on a GPU. Those that its kernels cannot read are added
-// here, to a copy.
+// Adds the deltas of a block to weights on a GPU. Deltas that the kernels cannot read are
+// added on the host, to a copy.
 class DeltasOnDevice {
  public:
   DeltasOnDevice(const BlockView& view, const MemoryView& weights, const Codec& codec)
       : view_(view), weights_(weights), codec_(codec) {}
 
-  // False: a kernel takes one for no delta, and the weights are not what they should be.
+  // Returns false if a kernel rejects a delta. The weights are invalid then.
   bool Add(CodecWorkspace& workspace) {
     const std::optional<SynclineCudaCodec> decoder =
         IsAlignedForDevice(weights_) ? DecoderOnDevice(codec_) : std::nullopt;
@@ -92,7 +93,7 @@ class DeltasOnDevice {
   const Codec& codec_;
 };
 
-// Tiles that follow each other, all of one codec.
+// Writes adjacent tiles, which all have the same codec.
 void LandWholeOnDevice(std::span<const TileView> tiles, const MemoryView& weights,
                        CodecWorkspace& workspace) {
   const Codec& codec = *tiles.front().codec;
@@ -165,13 +166,14 @@ bool ViewLanding::IsExact(const Codec& codec, DType dtype) {
 
 bool ViewLanding::IsShort(const MessageHeader& header, const Place& place) const {
   if ((header.flags & kFlagUnchanged) != 0) return true;
-  if (place.weights.device() != nullptr) return false;  // it waits for the GPU
+  if (place.weights.device() != nullptr) return false;  // Land waits for the GPU
   if (place.range.elements < kTileElements) return true;
   const bool has_deltas = options_.transfers[place.range.tensor].publish.compresses();
   return !has_deltas && IsExact(WholeCodec(place.range.tensor), place.weights.dtype());
 }
 
-// What the servers would have sent.
+// Rounds the worker's own values as the servers do, which gives the view that they would
+// have sent.
 void ViewLanding::LandHeld(const Place& place, std::vector<float>& scratch) const {
   const Codec& codec = WholeCodec(place.range.tensor);
   // Values of a narrower type need no rounding.

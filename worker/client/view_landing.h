@@ -1,13 +1,13 @@
-// How published views land in the weights that a worker holds.
+// Writes published views to a worker's weights.
 //
-// A view is whole (values take the place of what is held) or, tile by tile, a delta to
-// the version before. A worker whose own values are the servers' gets a word instead of the
-// first one (kFlagHeld), and rounds its values as they would. Weights that are not FP32
-// take whole views only. Whatever cannot land leaves
-// the weights as they are, but for a view whose sum turns out not to be the servers'.
+// A view is whole (its values replace the weights) or, tile by tile, a delta to the
+// previous version. A worker whose own values are those of the servers receives a flag in
+// place of the first view (kFlagHeld), and rounds its values as the servers do. Weights
+// that are not FP32 accept whole views only. A view that cannot be used leaves the
+// weights unchanged, except if the checksum of the result differs from the servers'.
 //
-// Thread safety: Land and IsShort may be called by several threads at once, for different
-// weights; the rest is the exchange's.
+// Thread safety: several threads may call Land and IsShort at once, for different
+// weights. The exchange's thread calls the other functions.
 #pragma once
 
 #include <cstdint>
@@ -27,31 +27,31 @@ namespace syncline {
 
 class ViewLanding {
  public:
-  // `pool` outlives it.
+  // `pool` must outlive it.
   ViewLanding(const ExchangeOptions& options, BufferPool& pool)
       : options_(options), pool_(pool) {}
 
-  // Weights come densely, or in FP32 where deltas go.
+  // The codecs that a view of the tensor may have.
   CodecSet Codecs(uint32_t tensor) const;
 
   struct Place {
     BlockRange range = {};
-    std::optional<uint64_t> version = std::nullopt;  // that `weights` hold
+    std::optional<uint64_t> version = std::nullopt;  // the version in `weights`
     MemoryView weights = {};
-    bool is_own = false;  // `weights` are still what the program declared
+    bool is_own = false;  // `weights` still hold what the program declared
   };
-  // Of the view that these weights are when they are published as the first ones.
+  // The digest of the view that servers seeded with these weights would publish first.
   uint64_t Digest(const BlockRange& range, const ConstMemoryView& weights);
   enum class Result {
-    kIgnored,  // it does not parse, or is no delta to what is held
+    kIgnored,  // it does not parse, or is a delta to another version
     kLanded,
-    kDiverged,  // the servers hold something else: only the whole view helps
+    kDiverged,  // the result differs from the servers' weights: pull the whole view
   };
-  // Weights of a GPU are written once this returns, unless the GPU failed: then its
-  // device()->status() says so, and the result has no meaning.
+  // Writes a view. Weights on a GPU are written when this returns. If the GPU failed,
+  // device()->status() is an error, and the result is invalid.
   Result Land(const MessageHeader& header, ByteView payload, const Place& place,
               CodecWorkspace& workspace) const;
-  // Whether that is quickly done: little, or no more than a copy.
+  // Whether Land is fast: the view is small, or writing it is no more than a copy.
   bool IsShort(const MessageHeader& header, const Place& place) const;
 
  private:
@@ -62,7 +62,7 @@ class ViewLanding {
 
   const ExchangeOptions options_;
   BufferPool& pool_;
-  std::vector<float> scratch_;  // a tile, for digests of weights that are not FP32
+  std::vector<float> scratch_;  // one tile, for digests of weights that are not FP32
 };
 
 }  // namespace syncline

@@ -11,7 +11,7 @@ namespace {
 constexpr absl::Duration kFirstInterval = absl::Seconds(1);
 constexpr absl::Duration kLongestInterval = absl::Minutes(1);
 
-// Whether " s" and the end of a word are there: of "12 s", not of "12 servers".
+// Whether the text after a number is the unit " s". "12 s" has it, "12 servers" does not.
 bool AreSeconds(std::string_view rest) {
   return rest.substr(0, 2) == " s" &&
          (rest.size() == 2 || !absl::ascii_isalnum(static_cast<unsigned char>(rest[2])));
@@ -30,7 +30,7 @@ std::string WithoutSeconds(std::string_view reason) {
     if (!are_seconds) cause.append(reason.substr(0, taken));
     reason.remove_prefix(taken + (are_seconds ? 2 : 0));
   }
-  // The first one of "waiting for server 1 of 2" has none yet.
+  // The first "waiting for server 1 of 2" has no time and no comma yet.
   while (!cause.empty() && (cause.back() == ',' || cause.back() == ' ')) cause.pop_back();
   return cause;
 }

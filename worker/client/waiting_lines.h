@@ -1,6 +1,6 @@
-// Which of the reasons that the coordinator gives for waiting, one a second, are said in a
-// worker's log: each new one at once, and one that stays after 1 s, 2 s, 4 s … more, at
-// last once a minute.
+// Decides which of the coordinator's reasons for waiting, which come once a second, are
+// written to a worker's log. A new reason is written at once. A reason that stays is
+// written again after 1 s, then after 2 s, 4 s, ... more, and at last once a minute.
 //
 //   if (lines.IsDue("waiting for server 1 of 2, 7 s", clock.Now())) log.Info(...);
 //
@@ -16,7 +16,8 @@ namespace syncline {
 
 class WaitingLines {
  public:
-  // How long it has taken so far, such as ", 7 s", makes no other reason.
+  // Returns whether to write this reason now. Reasons that differ only in the time
+  // waited, such as ", 7 s", count as the same.
   bool IsDue(std::string_view reason, absl::Duration now);
 
  private:

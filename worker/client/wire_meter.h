@@ -1,9 +1,10 @@
-// How fast the wire carries contributions: from the first that goes out to the last that
-// is acknowledged, without the time in which nothing was under way, and without that for
-// which encoding held up the thread that sends.
+// Measures how fast the wire carries contributions. A measurement lasts from the first
+// contribution that is sent to the last acknowledgement. It excludes the time in which
+// nothing was under way, and the time in which the sending thread was encoding.
 //
 //   meter.Sent(now, encoded);
-//   if (const auto carried = meter.Acknowledged({bytes, more}, now, encoded)) Tell(*carried);
+//   const auto carried = meter.Acknowledged({bytes, more}, now, encoded);
+//   if (carried) Use(*carried);
 //
 // Thread safety: none.
 #pragma once
@@ -25,7 +26,8 @@ class WireMeter {
     absl::Duration time = absl::ZeroDuration();
   };
 
-  // A contribution goes out; `encoding` is what encoding took so far, in all.
+  // Reports that a contribution is sent. `encoding` is the total time that encoding has
+  // taken on this thread so far.
   void Sent(absl::Duration now, absl::Duration encoding) {
     if (under_way_++ > 0) return;
     began_ = now;
@@ -34,19 +36,20 @@ class WireMeter {
     bytes_ = 0;
     time_ = absl::ZeroDuration();
   }
-  // It is to be sent again, or somebody else answered: this run says nothing.
+  // Reports that a contribution will not be acknowledged, for example because it is sent
+  // again. Spoils the present measurement.
   void Lost() {
     if (under_way_ > 0) --under_way_;
     is_spoiled_ = under_way_ > 0;
     goes_on_ = false;
     bytes_ = 0;
   }
-  // What was measured, once nothing is under way and it was enough to fill the wire: few
-  // bytes would only measure how long an answer takes.
   struct Answer {
-    size_t bytes = 0;
-    bool more_comes = false;  // something is encoded, and goes out next
+    size_t bytes = 0;         // of the acknowledged contribution
+    bool more_comes = false;  // a contribution is being encoded and is sent next
   };
+  // Reports an acknowledgement. Returns the result once nothing is under way, if enough
+  // bytes were sent: a few bytes would only measure the time of an answer.
   std::optional<Carried> Acknowledged(const Answer& answer, absl::Duration now,
                                       absl::Duration encoding) {
     if (under_way_ == 0) return std::nullopt;
@@ -58,7 +61,7 @@ class WireMeter {
     const bool counts = !is_spoiled_ && bytes_ >= kEnoughBytes;
     is_spoiled_ = false;
     if (!counts) return std::nullopt;
-    // What is encoded while earlier blocks travel may hide the wire altogether.
+    // The time may be 0 or less if encoding took as long as the transfer.
     return Carried{.bytes = bytes_, .time = std::max(time_, kShortest)};
   }
 
@@ -69,10 +72,10 @@ class WireMeter {
   uint32_t under_way_ = 0;
   size_t bytes_ = 0;
   bool is_spoiled_ = false;
-  bool goes_on_ = false;  // nothing is under way, and more comes
+  bool goes_on_ = false;  // nothing is under way, but the measurement continues
   absl::Duration began_ = absl::ZeroDuration();
   absl::Duration encoding_ = absl::ZeroDuration();
-  absl::Duration time_ = absl::ZeroDuration();  // in which something was under way
+  absl::Duration time_ = absl::ZeroDuration();  // of finished parts of the measurement
 };
 
 }  // namespace syncline

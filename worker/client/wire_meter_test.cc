@@ -30,7 +30,7 @@ TEST(WireMeter, LeavesOutTheTimeOfEncoding) {
   EXPECT_GT(meter.Acknowledged({.bytes = kMiB}, At(50), At(200))->time, kNone);
 }
 
-// Blocks that are encoded one by one go out one by one.
+// Blocks that are encoded one by one are also sent one by one.
 TEST(WireMeter, LeavesOutTheTimeInWhichNothingIsUnderWay) {
   WireMeter meter;
   for (const int begin : {10, 100, 1000}) {

@@ -1,11 +1,10 @@
 #!/usr/bin/env python3
-"""Builds the wheel: the package, libsyncline.so, the program `syncline`, the libraries that both need, and, where CMake found
-nvcc, libsyncline_cuda.so, the codecs that run on GPUs.
+"""Builds the wheel: the package, libsyncline.so, the program `syncline`, and the libraries that both need.
 
     worker/python/build_wheel.py [--build build/release] [--out build/wheel]
 
-Prints the path of the wheel. All of it runs on any x86-64 Linux whose glibc is at least this machine's. Needs
-patchelf, and setuptools and wheel for the Python that runs it.
+If CMake found nvcc, the wheel also has libsyncline_cuda.so with the codecs that run on GPUs. Prints the path of the wheel. It runs on
+any x86-64 Linux whose glibc is at least as new as this machine's. Needs patchelf, and setuptools and wheel for the Python that runs it.
 """
 import argparse
 import re
@@ -19,7 +18,8 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 MAX_WHEEL_BYTES = 40 << 20
 
-# glibc and the compiler's libraries are the system's, as in every wheel; those of RDMA belong to its driver.
+# Libraries that the wheel does not bring: those of glibc and of the compiler, as in every wheel, and those of RDMA, which come with
+# its driver.
 OF_THE_SYSTEM = re.compile(r"^(ld-linux.*|lib(c|m|dl|rt|pthread|resolv|gcc_s|stdc\+\+|ibverbs|rdmacm|nl-.*))\.so")
 CUDA_MODULE = "libsyncline_cuda.so"
 UCX_MODULES = ("libuct_cma.so.0", "libuct_ib.so.0", "libuct_rdmacm.so.0")
@@ -30,7 +30,7 @@ def run(*command, **options):
 
 
 def needed(binary):
-    """The shared libraries that `binary` loads, their own ones included: name and path."""
+    """Returns the names and paths of the shared libraries that `binary` loads, directly or not, without those of the system."""
     found = {}
     for line in run("ldd", binary).splitlines():
         if match := re.match(r"\s*(\S+) => (/\S+)", line):
@@ -41,7 +41,7 @@ def needed(binary):
 
 
 def install(source, target, rpath):
-    """Copies a binary without its symbols, so that it finds its libraries beside it."""
+    """Copies a binary without its symbols, and sets its search path for libraries to `rpath`."""
     target.parent.mkdir(parents=True, exist_ok=True)
     shutil.copy(source, target)
     target.chmod(0o755)
@@ -50,9 +50,9 @@ def install(source, target, rpath):
 
 
 def install_license(library, folder):
-    """The copyright file of the Debian package that a library comes from."""
+    """Copies the copyright file of the Debian package that a library comes from."""
     owner = subprocess.run(["dpkg", "-S", library.resolve()], text=True, capture_output=True).stdout
-    if not owner:  # dpkg knows /lib by its older name, or the other way round
+    if not owner:  # dpkg may know the file by its path without /usr, or the other way round
         owner = run("dpkg", "-S", f"*/{library.resolve().name}")
     package = owner.split(":")[0]
     folder.mkdir(parents=True, exist_ok=True)
@@ -60,7 +60,7 @@ def install_license(library, folder):
 
 
 def fill(package, build):
-    """Puts what is no Python into the package."""
+    """Copies all that is not Python into the package."""
     binaries = {build / "libsyncline.so": package / "lib/libsyncline.so", build / "syncline": package / "bin/syncline"}
     libraries = {}
     for source, target in binaries.items():
@@ -73,7 +73,7 @@ def fill(package, build):
     for name, path in sorted(libraries.items()):
         install(path, package / "lib" / name, "$ORIGIN")
         install_license(path, package / "lib/licenses")
-    for name in UCX_MODULES:  # UCX looks for them in a folder beside its own library
+    for name in UCX_MODULES:  # UCX looks for them in the folder `ucx` beside its own library
         if (module := libraries["libucs.so.0"].parent / "ucx" / name).exists():
             install(module, package / "lib/ucx" / name, "$ORIGIN/..")
 

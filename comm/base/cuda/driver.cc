@@ -5,7 +5,7 @@
 namespace syncline {
 namespace {
 
-// Of cuda.h, which need not be installed. 0 is CUDA_SUCCESS.
+// Types of functions in cuda.h, which need not be installed. They return 0 for success.
 using InitFn = int(unsigned);
 using GetNumberFn = int(int*);
 
@@ -31,7 +31,7 @@ CudaDriver ProbeCudaDriverLibrary(const std::string& library) {
   auto* const get_version = Find<GetNumberFn>(handle, "cuDriverGetVersion");
   auto* const get_count = Find<GetNumberFn>(handle, "cuDeviceGetCount");
   if (init == nullptr || get_version == nullptr || get_count == nullptr) {
-    return {.message = library + " is no NVIDIA driver"};
+    return {.message = library + " is not an NVIDIA driver"};
   }
   CudaDriver driver;
   get_version(&driver.version);

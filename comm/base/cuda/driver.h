@@ -1,7 +1,7 @@
-// How many GPUs the NVIDIA driver shows to this process, without linking CUDA and without
-// the CUDA module: opens libcuda.so.1 at run time. The driver knows its devices whatever
-// the age of anybody's CUDA runtime, and heeds CUDA_VISIBLE_DEVICES. A machine without a
-// driver is a normal case; the message says what is missing.
+// Counts the GPUs that the NVIDIA driver shows to this process. It opens libcuda.so.1 at
+// run time and needs neither linked CUDA nor the CUDA module. The driver knows its
+// devices whatever the version of the CUDA runtime, and obeys CUDA_VISIBLE_DEVICES. A
+// machine without a driver is a normal case; the message says what is missing.
 //
 //   const CudaDriver driver = ProbeCudaDriver();  // {12040, 8, "driver for CUDA 12.4"}
 //

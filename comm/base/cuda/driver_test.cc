@@ -37,7 +37,7 @@ TEST(CudaDriver, IsNoneWhereThereIsNoLibraryOrAnother) {
   EXPECT_THAT(none.message, HasSubstr("no NVIDIA driver: "));
   const CudaDriver other = ProbeCudaDriverLibrary(SYNCLINE_TEST_FOREIGN_LIBRARY);
   EXPECT_EQ(other.device_count, 0);
-  EXPECT_THAT(other.message, HasSubstr("is no NVIDIA driver"));
+  EXPECT_THAT(other.message, HasSubstr("is not an NVIDIA driver"));
 }
 
 TEST(CudaDriver, AlwaysHasAMessage) {

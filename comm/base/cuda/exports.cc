@@ -23,23 +23,23 @@ constexpr int kMachine = EM_AARCH64;
 #error "say what ELF calls this machine"
 #endif
 
-// Of names and of symbols; libtorch_cuda.so has 30 MiB of names.
+// Maximum size of a table of names or symbols. libtorch_cuda.so has 30 MiB of names.
 constexpr uint64_t kMaxTableBytes = uint64_t{1} << 30;
 
 constexpr char kCutShort[] = " is cut short or damaged: ";
 
-// An open file of which only what lies inside is read.
+// An open file. Reads outside the file are refused.
 class File {
  public:
   explicit File(const std::string& path)
-      // A pipe nobody writes to is no reason to wait.
+      // O_NONBLOCK, so that opening a pipe without a writer does not block.
       : fd_(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)), error_(errno) {}
 
-  // Empty for a file that has bytes.
+  // Returns "" if the file has bytes, otherwise an error.
   std::string Check() {
     struct stat found = {};
     if (!fd_.valid()) return std::string(" cannot be read: ") + std::strerror(error_);
-    if (fstat(fd_.get(), &found) != 0 || !S_ISREG(found.st_mode)) return " is no file";
+    if (fstat(fd_.get(), &found) != 0 || !S_ISREG(found.st_mode)) return " is not a file";
     size_ = static_cast<uint64_t>(found.st_size);
     return size_ == 0 ? " is empty" : "";
   }
@@ -48,7 +48,7 @@ class File {
     return offset <= size_ && bytes <= size_ - offset;
   }
 
-  // `count` items of a table; empty where the file has not so many.
+  // Returns `count` items of a table, or nothing if the file is too short.
   template <typename Item>
   std::vector<Item> Table(uint64_t offset, uint64_t count) const {
     if (count == 0 || count > kMaxTableBytes / sizeof(Item)) return {};
@@ -74,28 +74,29 @@ class File {
 
 std::string CheckHeader(const Elf64_Ehdr& header) {
   if (std::memcmp(header.e_ident, ELFMAG, SELFMAG) != 0) {
-    return " is no shared library: it does not begin as an ELF file does";
+    return " is not a shared library: it does not begin like an ELF file";
   }
   if (header.e_ident[EI_CLASS] != ELFCLASS64 || header.e_ident[EI_DATA] != ELFDATA2LSB ||
       header.e_machine != kMachine) {
     return " is for another machine: ELF calls it " + std::to_string(header.e_machine) +
            ", and this one " + std::to_string(kMachine) + ", 64 bits, little-endian";
   }
-  if (header.e_type != ET_DYN) return " is an ELF file, but no shared library";
+  if (header.e_type != ET_DYN) return " is an ELF file, but not a shared library";
   if (header.e_phentsize != sizeof(Elf64_Phdr) ||
       header.e_shentsize != sizeof(Elf64_Shdr)) {
-    return std::string(kCutShort) + "its headers have a size that is not theirs";
+    return std::string(kCutShort) + "its headers have the wrong size";
   }
   return "";
 }
 
-// What is loaded of the file has to be in it: whoever touches more is killed.
+// Checks that the file contains everything that is loaded from it. Access to missing
+// pages would kill the process.
 std::string CheckSegments(const File& file, const Elf64_Ehdr& header) {
   const auto segments = file.Table<Elf64_Phdr>(header.e_phoff, header.e_phnum);
   if (segments.empty()) return std::string(kCutShort) + "it has no program headers";
   for (const Elf64_Phdr& segment : segments) {
     if (segment.p_type == PT_LOAD && !file.Has(segment.p_offset, segment.p_filesz)) {
-      return std::string(kCutShort) + "what is to be loaded goes beyond its end";
+      return std::string(kCutShort) + "a segment extends beyond its end";
     }
   }
   return "";
@@ -123,7 +124,7 @@ std::string CheckSymbols(const File& file, const Elf64_Ehdr& header,
     if (section.sh_type != SHT_DYNSYM || section.sh_link >= sections.size()) continue;
     if (Defines(file, section, sections[section.sh_link], wanted)) return "";
   }
-  return " is no Syncline CUDA module: it exports no " + wanted;
+  return " is not a Syncline CUDA module: it exports no " + wanted;
 }
 
 }  // namespace
@@ -133,7 +134,7 @@ std::string WhyNotExported(const std::string& path, const std::string& symbol) {
   std::string what = file.Check();
   if (!what.empty()) return path + what;
   const auto header = file.Table<Elf64_Ehdr>(0, 1);
-  if (header.empty()) return path + " is no shared library: it is too short for one";
+  if (header.empty()) return path + " is not a shared library: it is too short";
   what = CheckHeader(header[0]);
   if (what.empty()) what = CheckSegments(file, header[0]);
   if (what.empty()) what = CheckSymbols(file, header[0], symbol);

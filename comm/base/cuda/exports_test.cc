@@ -26,7 +26,7 @@ std::string Contents(const std::string& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-// A file of its own, made of the test's fake module or of anything.
+// Each test has a file of its own, made from the fake module or from arbitrary bytes.
 class CudaExports : public testing::Test {
  protected:
   CudaExports() { std::filesystem::remove_all(path_); }
@@ -37,7 +37,7 @@ class CudaExports : public testing::Test {
     return WhyNotExported(path_, kSymbol);
   }
 
-  // The fake module, with another header.
+  // Checks the fake module with a changed header.
   template <typename Change>
   std::string WhyNotWith(const Change& change) const {
     std::string contents = module_;
@@ -61,7 +61,7 @@ TEST_F(CudaExports, FindsWhatAModuleExports) {
 TEST_F(CudaExports, WhatALibraryImportsItDoesNotExport) {
   EXPECT_THAT(
       WhyNotExported(SYNCLINE_TEST_DEADLY_LIBRARY, kSymbol),
-      HasSubstr("is no Syncline CUDA module: it exports no SynclineCudaDescribe"));
+      HasSubstr("is not a Syncline CUDA module: it exports no SynclineCudaDescribe"));
 }
 
 TEST_F(CudaExports, ASymbolIsTheWholeName) {
@@ -74,16 +74,17 @@ TEST_F(CudaExports, ASymbolIsTheWholeName) {
 TEST_F(CudaExports, SaysWhatAFileIsInstead) {
   EXPECT_EQ(WhyNot(""), path_ + " is empty");
   EXPECT_THAT(WhyNot("a few words"), HasSubstr("too short"));
-  EXPECT_THAT(WhyNot(std::string(1000, 'x')), HasSubstr("does not begin as an ELF file"));
+  EXPECT_THAT(WhyNot(std::string(1000, 'x')),
+              HasSubstr("does not begin like an ELF file"));
   EXPECT_THAT(WhyNotExported("/proc/self/exe", kSymbol), HasSubstr("exports no"));
-  EXPECT_THAT(WhyNotExported(testing::TempDir(), kSymbol), HasSubstr("is no file"));
+  EXPECT_THAT(WhyNotExported(testing::TempDir(), kSymbol), HasSubstr("is not a file"));
   EXPECT_THAT(WhyNotExported("/nonexistent.so", kSymbol),
               StartsWith("/nonexistent.so cannot be read: No such file"));
 }
 
 TEST_F(CudaExports, DoesNotWaitForAPipe) {
   ASSERT_EQ(mkfifo(path_.c_str(), 0600), 0);
-  EXPECT_THAT(WhyNotExported(path_, kSymbol), HasSubstr("is no file"));
+  EXPECT_THAT(WhyNotExported(path_, kSymbol), HasSubstr("is not a file"));
 }
 
 TEST_F(CudaExports, RefusesLibrariesOfOtherMachines) {
@@ -100,7 +101,7 @@ TEST_F(CudaExports, RefusesLibrariesOfOtherMachines) {
               other);
   EXPECT_THAT(
       WhyNotWith([](Elf64_Ehdr& header, std::string&) { header.e_type = ET_REL; }),
-      HasSubstr("no shared library"));
+      HasSubstr("not a shared library"));
 }
 
 TEST_F(CudaExports, RefusesWhatLiesOutsideOfTheFile) {
@@ -114,7 +115,7 @@ TEST_F(CudaExports, RefusesWhatLiesOutsideOfTheFile) {
       WhyNotWith([](Elf64_Ehdr& header, std::string&) { header.e_phentsize = 1; }),
       damaged);
   EXPECT_THAT(WhyNotWith([](Elf64_Ehdr& header, std::string& contents) {
-                // What is loaded ends a byte behind the file.
+                // The loaded part ends one byte beyond the file.
                 for (int i = 0; i < header.e_phnum; ++i) {
                   Elf64_Phdr segment;
                   char* const at = contents.data() + header.e_phoff + i * sizeof(segment);
@@ -125,7 +126,7 @@ TEST_F(CudaExports, RefusesWhatLiesOutsideOfTheFile) {
                   break;
                 }
               }),
-              HasSubstr("what is to be loaded goes beyond its end"));
+              HasSubstr("a segment extends beyond its end"));
 }
 
 TEST_F(CudaExports, RefusesAModuleThatWasCutAnywhere) {
@@ -142,7 +143,7 @@ TEST_F(CudaExports, AnyByteOfTheTablesMayBeWrong) {
     for (size_t at = begin; at < begin + module_.size() / 4; at += 29) {
       std::string damaged = module_;
       damaged[at] = static_cast<char>(~damaged[at]);
-      WhyNot(damaged);  // says what it likes, and returns
+      WhyNot(damaged);  // may return anything, but must return
     }
   }
 }

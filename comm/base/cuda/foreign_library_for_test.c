@@ -1,2 +1,2 @@
-/* A library that is no CUDA module, to prove that the loader refuses it. */
+/* A library that is not a CUDA module, to prove that the loader refuses it. */
 int Nothing(void) { return 0; }

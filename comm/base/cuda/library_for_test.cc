@@ -1,9 +1,9 @@
-// A library with the probe in it, as libsyncline.so, to prove where it looks.
+// A library that contains the probe, like libsyncline.so, to test where it looks.
 #include <string>
 
 #include "comm/base/cuda/probe.h"
 
-// Where it looked. Valid until the next call.
+// Returns the path that it tried. Valid until the next call.
 extern "C" const char* SynclineTestProbedPath() {
   static std::string path;
   path = syncline::ProbeCuda().path;

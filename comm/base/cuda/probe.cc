@@ -25,12 +25,13 @@ constexpr bool kCompiled = true;
 constexpr bool kCompiled = false;
 #endif
 
-// The file of the shared library or program that this code, and kModuleName, is in.
+// Returns the file of the shared library or program that contains this code (and
+// kModuleName).
 std::filesystem::path ThisFile(const std::filesystem::path& program) {
   Dl_info info = {};
   void* found = nullptr;
   if (dladdr1(kModuleName, &info, &found, RTLD_DL_LINKMAP) == 0) return program;
-  // Empty for the program, which was started by any name.
+  // The name is empty for the main program.
   const std::string_view name = static_cast<const link_map*>(found)->l_name;
   if (name.empty()) return program;
   std::error_code error;
@@ -101,7 +102,7 @@ CudaProbe ProbeCudaModule(const std::string& path) {
   auto* const describe =
       reinterpret_cast<SynclineCudaDescribeFn*>(dlsym(module, kEntryPoint));
   if (describe == nullptr) {
-    probe.message = path + " is no Syncline CUDA module: it has no " + kEntryPoint;
+    probe.message = path + " is not a Syncline CUDA module: it has no " + kEntryPoint;
     return probe;
   }
   SynclineCudaInfo info{};

@@ -31,19 +31,19 @@ TEST(CudaProbe, RefusesAFileThatIsNoLibrary) {
   const CudaProbe probe = ProbeCudaModule(path);
   std::remove(path.c_str());
   EXPECT_FALSE(probe.loaded);
-  EXPECT_THAT(probe.message, HasSubstr("is no shared library"));
+  EXPECT_THAT(probe.message, HasSubstr("is not a shared library"));
 }
 
 TEST(CudaProbe, RefusesALibraryThatIsNoModule) {
   const CudaProbe probe = ProbeCudaModule(SYNCLINE_TEST_FOREIGN_LIBRARY);
   EXPECT_FALSE(probe.loaded);
-  EXPECT_THAT(probe.message, HasSubstr("no Syncline CUDA module"));
+  EXPECT_THAT(probe.message, HasSubstr("is not a Syncline CUDA module"));
 }
 
 TEST(CudaProbe, DoesNotOpenALibraryThatIsNoModule) {
-  // The process is still there.
+  // The test passes if the process still runs.
   EXPECT_THAT(ProbeCudaModule(SYNCLINE_TEST_DEADLY_LIBRARY).message,
-              HasSubstr("no Syncline CUDA module"));
+              HasSubstr("is not a Syncline CUDA module"));
 }
 
 TEST(CudaProbe, RefusesAModuleOfAnotherInterface) {
@@ -79,7 +79,7 @@ TEST(CudaProbe, HandsOutTheModuleThatItLoaded) {
   EXPECT_NE(dlsym(probe.module, "SynclineCudaDescribe"), nullptr);
 }
 
-// A Python process is the program python, and the module lies beside libsyncline.so.
+// In a Python process the program is python, and the module lies beside libsyncline.so.
 class CudaProbeOfALibrary : public testing::Test {
  protected:
   CudaProbeOfALibrary() {

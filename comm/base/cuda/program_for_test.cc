@@ -1,5 +1,5 @@
-// A program that opens a library, as python does: prints where library_for_test.cc, named
-// by the argument, looked for the module.
+// A program that opens a library, as python does. It prints where library_for_test.cc,
+// named by the argument, looked for the module.
 #include <dlfcn.h>
 
 #include <cstdio>

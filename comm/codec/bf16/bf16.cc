@@ -9,7 +9,8 @@ namespace {
 struct Bf16Format {
   static constexpr CodecId kId = CodecId::kBf16;
   static constexpr std::string_view kName = "bf16";
-  // Half a unit of the 8th bit, squared. Numbers below 2^-126 lose more.
+  // The relative error is at most half a unit of the 8th bit, 2^-9; this is its square.
+  // Numbers below 2^-126 lose more.
   static constexpr CodecTraits kTraits = {.contraction = 1 - 0x1p-18,
                                           .largest = kLargestToBf16};
   static uint16_t Narrow(float value, uint32_t /*random*/) {
@@ -21,8 +22,8 @@ struct Bf16Format {
 struct StochasticBf16Format {
   static constexpr CodecId kId = CodecId::kBf16Stochastic;
   static constexpr std::string_view kName = "bf16-stochastic";
-  // A unit of the 8th bit apart, rounded with probability p: p(1 - p) <= 1/4 of it
-  // squared.
+  // Rounding between neighbours one unit of the 8th bit apart, 2^-7, up with probability
+  // p, has the variance p (1 - p) <= 1/4 of that unit's square.
   static constexpr CodecTraits kTraits = {.unbiased = true, .variance = 0x1p-16};
   static uint16_t Narrow(float value, uint32_t random) {
     return StochasticBf16FromFloat(value, random);

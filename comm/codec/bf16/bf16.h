@@ -1,5 +1,5 @@
-// BF16: values rounded to nearest even, 2 bytes each. Halves the bytes of FP32 and keeps
-// its range; 8 bits of precision are left.
+// BF16: values rounded to nearest even, 2 bytes each. It halves the bytes of FP32, keeps
+// its range and has 8 bits of precision.
 #pragma once
 
 #include <memory>
@@ -10,8 +10,9 @@ namespace syncline {
 
 std::unique_ptr<Codec> MakeBf16Codec();
 
-// The same bytes, but rounded up or down by chance so that the mean is the value itself:
-// E[decode(encode(x))] = x. The chance is that of the EncodeContext (comm/base/random.h).
+// Produces the same format, but rounds up or down at random so that the mean is the value
+// itself: E[decode(encode(x))] = x. The random bits come from the EncodeContext
+// (comm/base/random.h).
 std::unique_ptr<Codec> MakeStochasticBf16Codec();
 
 }  // namespace syncline

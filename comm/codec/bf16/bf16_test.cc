@@ -36,8 +36,8 @@ TEST(Bf16Codec, WritesLittleEndianUpperHalves) {
   EXPECT_EQ(bytes[3], std::byte{0xc0});
 }
 
-// The vector kernel over every possible upper half, with lower halves around the rounding
-// border.
+// Checks the vector kernel on every possible upper half, with lower halves around the
+// rounding border.
 TEST(Bf16Codec, KernelEqualsTheScalarRuleOnAllUpperHalves) {
   const auto codec = MakeBf16Codec();
   std::vector<float> values(65536);
@@ -55,7 +55,7 @@ TEST(Bf16Codec, KernelEqualsTheScalarRuleOnAllUpperHalves) {
   }
 }
 
-// The mean of what `value` decodes to in 100,000 draws of neighbouring elements.
+// Returns the mean of what `value` decodes to in 100,000 draws of neighbouring elements.
 double MeanOfDraws(float value, const EncodeContext& context) {
   constexpr size_t kDraws = 100'000;
   const auto codec = MakeStochasticBf16Codec();

@@ -1,4 +1,4 @@
-// What the functions of codecs.h refuse before they enqueue anything.
+// Tests the arguments that the functions of codecs.h refuse before they enqueue anything.
 #include <gtest/gtest.h>
 
 #include <functional>

@@ -7,7 +7,7 @@
 namespace {
 
 constexpr unsigned kThreads = 256;
-// Enough blocks to fill any current device; the grid-stride loop takes the rest.
+// Enough blocks to fill any current device; the grid-stride loop processes the rest.
 constexpr size_t kMaxBlocks = 132 * 16;
 
 __device__ uint16_t RoundToBf16(float value) {
@@ -46,7 +46,7 @@ struct CastOf {
   size_t n;
 };
 
-// A launch of zero blocks is an error in CUDA, so an empty array is answered here.
+// Handles an empty array, since a launch of zero blocks is an error in CUDA.
 template <typename From, typename To>
 int Enqueue(int32_t device, const CastOf<From, To>& cast, void* stream) {
   if (cast.n == 0) return cudaSuccess;

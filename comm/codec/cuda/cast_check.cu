@@ -1,6 +1,6 @@
-// Compares the cast kernels with the scalar rule of comm/base/dtype.h, bit for bit. A
-// program without a test library, because it must also run where there is nothing but
-// CUDA. Exits with 77 (skipped) where no device is.
+// Compares the cast kernels with the scalar rule of comm/base/dtype.h, bit for bit. It
+// uses no test library, because it must also run on machines that have only CUDA. Exits
+// with 77 (skipped) if there is no device.
 #include <cstdio>
 #include <random>
 #include <vector>
@@ -26,8 +26,8 @@ struct DeviceArray {
   cudaError_t error;
 };
 
-// Every value whose upper half is special, with lower halves around the tie, then random
-// bits up to `n`.
+// Returns every special upper half with lower halves around the tie, then random bits up
+// to `n` values.
 std::vector<float> Inputs(size_t n) {
   std::vector<float> values;
   for (uint32_t upper = 0; upper < 0x10000u && values.size() < n; ++upper) {
@@ -89,8 +89,8 @@ int main() {
   cudaStream_t stream;
   if (cudaStreamCreate(&stream) != cudaSuccess) return 1;
   bool good = true;
-  // Around a warp, a block and a tile, then more elements than the largest grid has
-  // threads.
+  // Sizes around a warp, a block and a tile, and one with more elements than the largest
+  // grid has threads.
   for (const size_t n :
        {0u, 1u, 31u, 32u, 33u, 255u, 256u, 257u, 65535u, 65536u, 65537u, 3000000u}) {
     good = Check(n, stream) && good;

@@ -1,5 +1,5 @@
-// One comparison of a device with the emulated GPU: what is encoded, on which of them,
-// and whether all that they wrote is the same, bit for bit.
+// One comparison of a device with the emulated GPU: it encodes the same input on both and
+// checks that all output is the same, bit for bit.
 //
 //   DeviceRun device(run, input);
 //   device.Enqueue(stream);
@@ -22,10 +22,10 @@ namespace syncline {
 constexpr uint64_t kCheckSeed = 20240607;
 
 enum class Values {
-  kMixed,     // tiles of Gaussian and of few magnitudes, and some infinities
+  kMixed,     // Gaussian tiles, tiles of few magnitudes, and some infinities
   kSparse,    // mostly zeros of both signs
-  kDenormal,  // and their neighbours
-  kHuge,      // whose sums overflow
+  kDenormal,  // denormals and their neighbours
+  kHuge,      // their sums overflow
   kNan,       // in every second tile
 };
 
@@ -44,7 +44,7 @@ struct alignas(64) CheckLine {
 };
 
 struct CheckInput {
-  std::vector<uint32_t> gradient;  // of any type
+  std::vector<uint32_t> gradient;  // bits of any type
   std::vector<float> residual;
 };
 
@@ -89,14 +89,15 @@ inline CheckInput MakeInput(const CheckCase& run) {
     if (run.dtype == DType::kF32) std::memcpy(&input.gradient[i], &value, sizeof(value));
     if (run.dtype == DType::kBf16) halves[i] = Bf16FromFloat(value);
     if (run.dtype == DType::kF16) halves[i] = F16FromFloat(value);
-    // So that few magnitudes stay few, and huge sums stay finite.
+    // No residual in these cases, so that few magnitudes stay few and huge sums stay
+    // finite.
     const bool is_alone = run.values == Values::kHuge || i / kTileElements % 2 == 1;
     input.residual[i] = is_alone ? 0 : ValueAt(run.values, 1, random);
   }
   return input;
 }
 
-// Of step `number`, whose scale and rate differ from those before.
+// Returns step `number`; its scale and rate differ from those of the steps before.
 inline SynclineCudaStep StepNumber(uint64_t number) {
   return {.seed = 5,
           .step = 6 + number,
@@ -126,7 +127,7 @@ inline CheckOutput Untouched(const CheckCase& run, const CheckInput& input) {
           .refused = std::vector<uint32_t>(tiles)};
 }
 
-// All `steps` of them, one after the other.
+// Runs all `steps`, one after another.
 inline CheckOutput OnEmulator(const CheckCase& run, const CheckInput& input,
                               uint64_t steps = 1) {
   CheckOutput output = Untouched(run, input);
@@ -162,13 +163,14 @@ class DeviceRun {
   DeviceRun(const CheckCase& run, const CheckInput& input)
       : DeviceRun(run, input, Untouched(run, input)) {}
 
-  // Returns what Encode does; decodes after a success. The step is the one by value.
+  // Returns the result of Encode, and decodes if that succeeded. Uses the step in the
+  // struct.
   int Enqueue(cudaStream_t stream) {
     const int error = SynclineCudaEncode(&codec_, &encoding_, stream);
     if (error != cudaSuccess) return error;
     return SynclineCudaDecodeAdd(&codec_, &decoding_, stream);
   }
-  // The step is from then on what SetStep says.
+  // From now on the step is the one given to SetStep.
   void KeepStepOnDevice() { encoding_.now_on_device = step_.data(); }
   void SetStep(const SynclineCudaStep& step, cudaStream_t stream) {
     Must(cudaMemcpyAsync(step_.data(), &step, sizeof(step), cudaMemcpyDefault, stream),
@@ -177,7 +179,7 @@ class DeviceRun {
   }
   void SetDevice(int32_t device) { encoding_.device = device; }
 
-  // Waits for all that was enqueued.
+  // Waits for all enqueued work.
   CheckOutput Read() {
     return {.out = out_.Read(),
             .tile_bytes = tile_bytes_.Read(),
@@ -248,7 +250,7 @@ bool SameArray(const char* what, const CheckCase& run, const std::vector<T>& dev
   return true;
 }
 
-// Says what differs.
+// Prints what differs.
 inline bool Same(const CheckCase& run, const CheckOutput& device,
                  const CheckOutput& emulator) {
   return SameArray("out", run, device.out, emulator.out) &&

@@ -1,12 +1,14 @@
-// Measures the codecs on a device beside its own copy bandwidth, and writes JSON; last,
-// the 161 tensors of ResNet-50 one by one, most of them far smaller than a tile:
+// Measures the codecs on a device and the device's copy bandwidth, and writes JSON. At
+// the end it measures the 161 tensors of ResNet-50 one by one; most are far smaller than
+// a tile:
 //
 //   cuda_codecs_bench [ELEMENTS [ROUNDS]]       268,435,456 and 11 by default
 //
-// "share_of_copy" compares bytes moved for each second: gradient read, residual read and
-// written, bytes written; the accumulator read and written, bytes read. "copies" is the
-// time in units of copying the gradient, 4 bytes of each element read and written. The
-// first tile is compared with the emulated GPU. Exits with 77 where no device is.
+// "share_of_copy" is the rate of bytes moved relative to a copy. Encoding moves the
+// gradient read, the residual read and written, and the bytes written; decoding the
+// accumulator read and written, and the bytes read. "copies" is the time in units of a
+// copy of the gradient, which reads and writes 4 bytes of each element. The first tile is
+// compared with the emulated GPU. Exits with 77 if there is no device.
 #include <algorithm>
 #include <cstring>
 #include <random>
@@ -38,7 +40,7 @@ constexpr NamedCodec kCodecs[] = {
     {"topk:ratio=0.01,values=bf16", {.id = 16, .values = 2}},
 };
 
-// Median milliseconds of `enqueue`, after one round that does not count.
+// Returns the median milliseconds of `enqueue`, after one round of warm-up.
 template <typename Enqueue>
 double Milliseconds(uint64_t rounds, cudaStream_t stream, Enqueue enqueue) {
   cudaEvent_t begin = nullptr;
@@ -61,8 +63,8 @@ double Milliseconds(uint64_t rounds, cudaStream_t stream, Enqueue enqueue) {
   return times[times.size() / 2];
 }
 
-// Elements of its tensors: each convolution and its normalisation's two vectors, then the
-// classifier.
+// Returns the sizes of its tensors: each convolution with the two vectors of its
+// normalisation, then the classifier.
 std::vector<uint64_t> ResNet50() {
   std::vector<uint64_t> tensors;
   const auto add = [&tensors](uint64_t weights, uint64_t channels) {
@@ -98,7 +100,7 @@ struct Arrays {
 
   uint64_t elements;
   DeviceArray<float> gradient;
-  DeviceArray<float> residual;  // and accumulator
+  DeviceArray<float> residual;  // also the accumulator
   DeviceArray<uint32_t> tile_bytes;
   DeviceArray<uint32_t> refused;
 };
@@ -111,7 +113,8 @@ std::vector<float> GaussianTile() {
   return tile;
 }
 
-// Equal tiles are as much work as different ones. T: of the gradient.
+// Fills all tiles with the same values, which are as much work as different ones. T: type
+// of the gradient.
 template <typename T>
 void Fill(Arrays& arrays, const std::vector<T>& tile) {
   auto* const gradient = reinterpret_cast<T*>(arrays.gradient.data());
@@ -123,7 +126,7 @@ void Fill(Arrays& arrays, const std::vector<T>& tile) {
   Must(cudaMemset(arrays.residual.data(), 0, arrays.elements * sizeof(float)), "memset");
 }
 
-// REQUIRES: encoded once, from a residual of zeros.
+// REQUIRES: the tile was encoded once, from a residual of zeros.
 bool FirstTileIsRight(const SynclineCudaCodec& codec, const std::vector<float>& tile,
                       const std::vector<unsigned char>& out) {
   struct alignas(64) Line {
@@ -148,7 +151,7 @@ bool FirstTileIsRight(const SynclineCudaCodec& codec, const std::vector<float>& 
 
 struct Bandwidth {
   uint64_t rounds = kDefaultRounds;
-  double copy_ms = 0;  // of the gradient
+  double copy_ms = 0;  // time to copy the gradient
   double copy_gbs = 0;
 };
 
@@ -209,13 +212,13 @@ bool Measure(const NamedCodec& named, Arrays& arrays, const Bandwidth& copy,
   const double ms = Milliseconds(copy.rounds, stream, [&] {
     Must(SynclineCudaDecodeAdd(&codec, &decoding, stream), "decode");
   });
-  // Sparse lists touch few elements of the accumulator.
+  // Sparse tiles touch few elements of the accumulator.
   const double sums = codec.id == 16 ? 8 * codec.ratio : 8;
   Print(named.name, "decode_add", sums + wire, ms, arrays, copy);
   return true;
 }
 
-// Whether `arrays` had room.
+// Returns whether `arrays` had room.
 bool MeasureResNet50(const NamedCodec& named, Arrays& arrays, const Bandwidth& copy,
                      cudaStream_t stream) {
   const SynclineCudaCodec& codec = named.codec;

@@ -1,11 +1,11 @@
-// Compares the codecs on a device with the same source on the emulated GPU, bit for bit:
-// what ctest cannot see without a device, which is what nvcc makes of that source, the
-// order of memory, and blocks that really run at once. codecs_test.cc compares the
+// Compares the codecs on a device with the same source on the emulated GPU, bit for bit.
+// It covers what ctest cannot test without a device: the code that nvcc generates, the
+// order of memory, and blocks that really run in parallel. codecs_test.cc compares the
 // emulated GPU with the codecs of the CPU.
 //
 //   cuda_codecs_check [quick]       quick: a few seconds on the emulated GPU
 //
-// Exits with 77 (skipped) where no device is, and with 1 where one does not work.
+// Exits with 77 (skipped) if there is no device, and with 1 if one does not work.
 #include <memory>
 
 #include "comm/codec/cuda/check_case.cuh"
@@ -75,7 +75,7 @@ bool KindsOfValues(const Checker& checker) {
   return good;
 }
 
-// The keys of random bits change inside.
+// The keys of random bits change inside this window.
 bool WindowAcross32Bits(const Checker& checker) {
   const uint64_t window = uint64_t{1} << 32;
   return checker.Once({.codec = kStochastic,
@@ -105,7 +105,7 @@ struct Graph {
   Graph& operator=(const Graph&) = delete;
 };
 
-// Each replay is another step: other random bits, another scale, another rate.
+// Each replay is a different step: other random bits, another scale, another rate.
 bool Replays(const Checker& checker) {
   constexpr uint64_t kSteps = 3;
   bool good = true;
@@ -130,7 +130,8 @@ bool Replays(const Checker& checker) {
   return good;
 }
 
-// An error of somebody else is not this call's, and its own is not the next one's.
+// A call must not report an error of other code, and must not leave its own for the next
+// call.
 bool Errors(const Checker& checker) {
   const CheckCase run = {.codec = {.id = 5}, .elements = 70'000};
   const CheckInput input = MakeInput(run);
@@ -156,7 +157,7 @@ bool Errors(const Checker& checker) {
   return Same(run, device.Read(), OnEmulator(run, input));
 }
 
-// Four streams with arrays and workspaces of their own, at once.
+// Runs four streams at once, each with its own arrays and workspace.
 bool Streams(const Checker& checker) {
   constexpr SynclineCudaCodec kOfStream[] = {
       {.id = 5, .block_log2 = 15}, kStochastic, {.id = 16}, {.id = 5}};

@@ -65,14 +65,14 @@ bool SameBits(float a, float b) {
   return std::bit_cast<uint32_t>(a) == std::bit_cast<uint32_t>(b);
 }
 
-// What the CPU makes of one tile.
+// The CPU's encoding of one tile.
 struct CpuTile {
   bool finite = true;
   std::vector<std::byte> bytes;
   std::vector<float> residual;
 };
 
-// Values of a sparse list are cut off at the largest finite BF16.
+// Values of a sparse tile are limited to the largest finite BF16.
 std::vector<float> CutOff(const SynclineCudaCodec& codec, std::vector<float> x) {
   if (codec.id != uint32_t{static_cast<uint16_t>(CodecId::kSparse)}) return x;
   if (codec.values != 2) return x;
@@ -109,7 +109,7 @@ CpuTile EncodeOnCpu(const Case& run, const Input& input, uint32_t tile) {
       context, result.bytes));
   if (run.memory == Memory::kNone) return result;
   for (uint32_t i = 0; i < n; ++i) {
-    // What was sent of it is known exactly.
+    // The sent part of a limited value is known exactly.
     if (cut[i] != x[i]) result.residual[i] = x[i] - (cut[i] - result.residual[i]);
   }
   return result;
@@ -125,7 +125,7 @@ void ExpectSameBytes(const Case& run, const Encoded& device, const CpuTile& cpu,
         << NameOf(run) << " tile " << tile << " byte " << difference.in1 - bytes.begin();
     return;
   }
-  // The CPU has more index coders.
+  // The bytes may differ, because the CPU has more index coders.
   const std::unique_ptr<Codec> codec = CpuCodecOf(run.codec);
   const uint32_t n = TileElements(run.elements, tile);
   std::vector<float> from_device(n);
@@ -178,10 +178,11 @@ Input MakeInput(const Case& run, ValueKind kind) {
   for (uint64_t i = 0; i < run.elements; ++i) {
     uint16_t bits = 0;
     float value = Narrowed(run.dtype, Draw(kind, random), bits);
-    if (!std::isfinite(value)) value = Narrowed(run.dtype, 1, bits);  // of FP16
+    if (!std::isfinite(value)) value = Narrowed(run.dtype, 1, bits);  // FP16 overflowed
     input.values.push_back(value);
     if (run.dtype != DType::kF32) input.bits.push_back(bits);
-    // So that ties stay ties, and huge sums stay finite.
+    // Draws residuals of the same kind, so that ties stay ties. Huge values have none, so
+    // that sums stay finite.
     input.residual.push_back(kind == ValueKind::kHuge ? 0 : Draw(kind, random));
   }
   return input;

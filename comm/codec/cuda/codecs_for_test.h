@@ -1,4 +1,4 @@
-// Runs codecs.h on the emulated GPU and the codecs of comm/codec beside it.
+// Runs codecs.h on the emulated GPU and compares it with the codecs of comm/codec.
 //
 //   const Case run = {.codec = {.id = 5}, .elements = 70'000};
 //   ExpectSameAsCpu(run, MakeInput(run, ValueKind::kGaussian));
@@ -21,14 +21,14 @@ enum class ValueKind {
   kHeavyTailed,  // a few are much larger than the rest
   kTies,         // few different magnitudes, zeros of both signs
   kTiny,         // denormals and their neighbours
-  kHuge,         // whose sums overflow
+  kHuge,         // their sums overflow
 };
 inline constexpr ValueKind kAllKinds[] = {ValueKind::kGaussian,    ValueKind::kSparse,
                                           ValueKind::kHeavyTailed, ValueKind::kTies,
                                           ValueKind::kTiny,        ValueKind::kHuge};
 
 enum class Memory { kNone, kErrorFeedback };
-// Where kernels find the step: in their arguments, or in memory of the device.
+// Whether kernels find the step in their arguments or in device memory.
 enum class StepAt { kArguments, kDevice };
 
 struct Case {
@@ -41,19 +41,19 @@ struct Case {
   bool captures = false;
   uint64_t elements = 0;
   uint64_t first_element = 0;
-  uint64_t seed = 1;  // of values, rounding and the order of threads
+  uint64_t seed = 1;  // for values, rounding and the order of threads
 };
 
 std::string NameOf(const Case& run);
 
 struct Input {
-  std::vector<float> values;   // as the gradient's type holds them
+  std::vector<float> values;   // as the gradient's type represents them
   std::vector<uint16_t> bits;  // the gradient, if its type has two bytes
   std::vector<float> residual;
-  std::vector<SynclineCudaUnits> tile_units = {};  // empty: units never change
+  std::vector<SynclineCudaUnits> tile_units = {};  // empty: the units never change
 };
 Input MakeInput(const Case& run, ValueKind kind);
-// Puts `value` at `element` of the gradient.
+// Sets `element` of the gradient to `value`.
 void Replace(Input& input, const Case& run, uint64_t element, float value);
 
 // 64-byte aligned memory.
@@ -77,11 +77,11 @@ struct Encoded {
 };
 Encoded EncodeOnDevice(const Case& run, const Input& input);
 
-// The codec of comm/codec that does the same.
+// Returns the codec of comm/codec that does the same.
 std::unique_ptr<Codec> CpuCodecOf(const SynclineCudaCodec& codec);
 
-// Encodes with the CPU's codec, and compares bytes, residuals, and which tiles were left
-// alone; what is sparse must decode to the same bits.
+// Encodes with the CPU's codec, and compares bytes, residuals, and which tiles were not
+// encoded. Sparse tiles must decode to the same bits.
 void ExpectSameAsCpu(const Case& run, const Input& input, const Encoded& device);
 inline void ExpectSameAsCpu(const Case& run, const Input& input) {
   ExpectSameAsCpu(run, input, EncodeOnDevice(run, input));

@@ -1,4 +1,4 @@
-// The kernels' source on the emulated GPU against the codecs of comm/codec.
+// Compares the kernels' source on the emulated GPU with the codecs of comm/codec.
 #include "comm/codec/cuda/codecs.h"
 
 #include <gtest/gtest.h>
@@ -90,8 +90,8 @@ TEST_P(CudaBlockSizes, GiveTheScalesOfTheCpu) {
 
 INSTANTIATE_TEST_SUITE_P(Log2, CudaBlockSizes, testing::Range(8u, 17u));
 
-// The second tile begins a new multiple of 2^32, where the keys of random bits change:
-// another launch.
+// The second tile begins at a multiple of 2^32, where the keys of random bits change, so
+// it needs another launch.
 TEST(CudaCodecs, EncodeInSeveralLaunchesAsInOne) {
   const uint64_t first = (uint64_t{1} << 32) - kTileElements;
   ASSERT_NO_FATAL_FAILURE(ExpectSameForAllCodecs(
@@ -189,8 +189,8 @@ TEST(CudaCodecs, EncodeTheSameWhateverTheOrderOfThreads) {
   }
 }
 
-// A value that BF16 rounds to infinity would leave an infinite residual, and its tile
-// unsent forever.
+// A value that rounds to infinity in BF16 would leave an infinite residual, and its tile
+// would never be sent again.
 TEST(CudaTopK, SendsTheLargestBf16OfWhatWouldBecomeInfinite) {
   constexpr float kMax = std::numeric_limits<float>::max();
   const Case run = {.codec = {.id = 16, .values = 2, .ratio = 0.01}, .elements = kPart};
@@ -203,7 +203,7 @@ TEST(CudaTopK, SendsTheLargestBf16OfWhatWouldBecomeInfinite) {
   ASSERT_NO_FATAL_FAILURE(ExpectSameAsCpu(run, input, encoded));
   EXPECT_EQ(encoded.residual[3], kMax - 0x1.fep127f);
   EXPECT_EQ(encoded.residual[4001], -0x1p119f);
-  // What is left goes with the next step.
+  // The rest must be sent with the next step.
   std::ranges::fill(input.values, 0.0f);
   input.residual = encoded.residual;
   encoded = EncodeOnDevice(run, input);
@@ -276,7 +276,7 @@ TEST(CudaCodecs, RefuseWhatTheyCannotEncode) {
   EXPECT_NE(EncodeOnDevice(of_another_interface, input).error, 0);
 }
 
-// Encoded by the CPU, where the device must read what it does not write itself.
+// Encodes on the CPU what the device must read but does not write itself.
 Encoded EncodedByCpu(const Case& run, const Input& input) {
   const std::unique_ptr<Codec> codec = CpuCodecOf(run.codec);
   Encoded encoded;
@@ -347,13 +347,13 @@ TEST(CudaCodecs, AddNothingOfATileThatWasNotEncoded) {
   ExpectDecodesAsCpu(run, EncodeOnDevice(run, input));
 }
 
-// What a round of damage does to a valid encoding.
+// Applies the damage of a round to a valid encoding.
 void Damage(Encoded& encoded, int round, std::mt19937_64& random) {
   const uint32_t bytes = encoded.tile_bytes[0];
   auto* const data = reinterpret_cast<std::byte*>(encoded.out.data());
-  if (round == 0) {  // where bits beyond the last element are
+  if (round == 0) {  // the bits beyond the last element
     data[bytes - 1] ^= std::byte{0x80};
-  } else if (round == 1) {  // the first position of a sparse list, twice
+  } else if (round == 1) {  // duplicates the first position of a sparse list
     std::memcpy(data + 14, data + 12, 2);
   } else if (round == 2) {
     encoded.tile_bytes[0] += 1;
@@ -365,7 +365,8 @@ void Damage(Encoded& encoded, int round, std::mt19937_64& random) {
   }
 }
 
-// The device must refuse, and touch nothing, exactly when the CPU does.
+// The device must refuse exactly the damage that the CPU refuses, and then change
+// nothing.
 TEST(CudaCodecs, RefuseDamageAsTheCpuDoes) {
   std::mt19937_64 random(3);
   uint32_t refused = 0;

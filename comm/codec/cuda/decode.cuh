@@ -1,5 +1,5 @@
-// Decoding: accumulator += weight * decoded, tile by tile. Bytes are believed only as far
-// as they were checked, as in Codec::DecodeAdd; a tile that fails adds nothing.
+// Decoding: accumulator += weight * decoded, tile by tile. The bytes are checked as in
+// Codec::DecodeAdd; a tile that fails adds nothing.
 #pragma once
 
 #include "comm/codec/cuda/scaled_encode.cuh"
@@ -21,7 +21,8 @@ struct DecodeShared {
   uint32_t bad[kThreads / kWarp];
 };
 
-// Whether any thread of the block says so. At most once in a kernel.
+// Returns whether `vote` is true in any thread of the block. A kernel may call it only
+// once.
 SYNCLINE_DEVICE bool BlockAny(bool vote, DecodeShared& shared) {
   const uint32_t votes = WarpBallot(vote);
   if (Lane() == 0) shared.bad[Warp()] = votes;
@@ -31,12 +32,13 @@ SYNCLINE_DEVICE bool BlockAny(bool vote, DecodeShared& shared) {
   return all != 0;
 }
 
-// accumulator[i] += decode(i), where `decode` gives four neighbours from element i of the
-// part on, a multiple of four; of the last four some may not exist.
+// accumulator[i] += decode(i) for the part. `decode` returns four neighbours from element
+// i of the part on, where i is a multiple of four. In the last four, some elements may
+// not exist.
 template <typename Decode>
 SYNCLINE_DEVICE void AddDecoded(float* accumulator, const Part& part,
                                 const Decode& decode) {
-  constexpr uint32_t kAtOnce = 4;  // loads on their way before the first sum
+  constexpr uint32_t kAtOnce = 4;  // loads in flight before the first sum
   float* const sums = accumulator + part.offset;
   auto* const fours = reinterpret_cast<Four<float>*>(sums);
   const uint32_t groups = part.elements / 4;
@@ -121,7 +123,7 @@ struct ScaledDecode {
   }
 
  private:
-  // As far as this thread can say: each looks at one scale.
+  // Makes the checks of this thread; each thread checks one scale.
   SYNCLINE_DEVICE static bool Fits(const uint32_t* words, uint32_t bytes,
                                    const Part& part, uint64_t stride) {
     if (bytes > stride || bytes < sizeof(uint32_t)) return false;
@@ -130,7 +132,7 @@ struct ScaledDecode {
     const ScaledLayout layout = LayoutOf(part.tile_elements, block_log2, Format::kBits);
     if (bytes != layout.bytes) return false;
     if (ThreadIndex() < layout.scales && words[kScalesAt + ThreadIndex()] >= kInfinity) {
-      return false;  // or negative
+      return false;  // or it is negative
     }
     const uint32_t used = part.tile_elements * Format::kBits % 8;
     const uint32_t last = reinterpret_cast<const unsigned char*>(words)[bytes - 1];
@@ -154,7 +156,7 @@ struct Bf16Decode {
     const auto* halves =
         reinterpret_cast<const uint16_t*>(arguments.bytes + part.tile * arguments.stride);
     AddDecoded(arguments.accumulator, part, [&](uint32_t i) {
-      // The tile's padding, where it ends between four.
+      // Reads the tile's padding if the tile ends within the four.
       const auto four = *reinterpret_cast<const Four<uint16_t>*>(halves + part.first + i);
       Four<float> values;
       SYNCLINE_UNROLL
@@ -166,7 +168,7 @@ struct Bf16Decode {
   }
 };
 
-// One block of threads for a tile.
+// One block of threads decodes a tile.
 struct SparseDecode {
   using Arguments = DecodeArguments;
   using Shared = DecodeShared;
@@ -210,7 +212,7 @@ struct SparseDecode {
            sizeof(SparseHeader) + header.index_bytes + value_bytes * header.nonzeros;
   }
 
-  // As far as this thread can say.
+  // Makes the checks of this thread.
   SYNCLINE_DEVICE static bool Ascending(const uint16_t* indices, uint32_t count,
                                         uint32_t n) {
     for (uint32_t i = ThreadIndex(); i < count; i += kThreads) {

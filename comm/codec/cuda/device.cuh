@@ -1,6 +1,6 @@
-// The few operations of a GPU that the kernels of this folder are written in, twice: as
-// CUDA where nvcc compiles, and as C++ on an emulated GPU (emulator/) elsewhere, so that
-// ctest runs the very source of the kernels on machines without CUDA.
+// The few operations of a GPU that the kernels of this folder use. They exist twice: as
+// CUDA for nvcc, and as C++ on an emulated GPU (emulator/) for other compilers. So ctest
+// runs the same kernel source on machines without CUDA.
 //
 // A kernel is a struct; Launch<Kernel>(blocks, arguments, stream) starts `blocks` blocks
 // of kThreads threads:
@@ -11,9 +11,9 @@
 //     SYNCLINE_DEVICE static void Run(Shared& shared, const Arguments& arguments);
 //   };
 //
-// Operations named Warp... are collective: all 32 threads of a warp call them together.
-// Add, Subtract, Multiply and Divide round once each and are never fused, so that both
-// sides, and the CPU codecs, give the same bits.
+// Operations named Warp... are collective: all 32 threads of a warp must call them
+// together. Add, Subtract, Multiply and Divide round once each and are never fused, so
+// that the GPU, the emulator and the CPU codecs give the same bits.
 #pragma once
 
 #ifdef __CUDACC__
@@ -24,7 +24,8 @@
 
 namespace syncline::SYNCLINE_GPU {
 
-// Four neighbours in memory, read and written at once. REQUIRES: aligned to their size.
+// Four neighbours in memory, read and written together. REQUIRES: aligned to the size of
+// Four<T>.
 template <typename T>
 struct alignas(4 * sizeof(T)) Four {
   T at[4];

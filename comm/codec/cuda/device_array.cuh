@@ -1,5 +1,5 @@
-// Device memory for the programs that check and measure kernels. They have no test
-// library, because they must also run where there is nothing but CUDA.
+// Device memory for the programs that check and measure kernels. They use no test
+// library, because they must also run on machines that have only CUDA.
 #pragma once
 
 #include <cstddef>
@@ -9,7 +9,7 @@
 
 namespace syncline {
 
-// These programs cannot go on after an error of CUDA.
+// Exits on an error of CUDA, since these programs cannot continue.
 inline void Must(int error, const char* what) {
   if (error == cudaSuccess) return;
   std::printf("FAILED: %s: %s\n", what,
@@ -31,7 +31,7 @@ class DeviceArray {
   DeviceArray& operator=(const DeviceArray&) = delete;
 
   T* data() { return data_; }
-  // Waits for all that was enqueued.
+  // Waits for all enqueued work.
   std::vector<T> Read(size_t count) {
     Must(cudaDeviceSynchronize(), "kernels");
     std::vector<T> values(count);

@@ -1,4 +1,4 @@
-// device.cuh in CUDA.
+// The operations of device.cuh in CUDA.
 #pragma once
 
 #include <cuda_fp16.h>
@@ -33,7 +33,8 @@ SYNCLINE_DEVICE uint32_t WarpMax(uint32_t value) {
 SYNCLINE_DEVICE uint32_t WarpShuffleXor(uint32_t value, uint32_t mask) {
   return __shfl_xor_sync(kAllLanes, value, static_cast<int>(mask));
 }
-// From `delta` lanes above or below; the lane's own value where there is none.
+// Return the value from `delta` lanes above or below, or the lane's own value if there is
+// no such lane.
 SYNCLINE_DEVICE float WarpShuffleDown(float value, uint32_t delta) {
   return __shfl_down_sync(kAllLanes, value, delta);
 }
@@ -45,8 +46,8 @@ SYNCLINE_DEVICE uint32_t AtomicAdd(uint32_t* to, uint32_t value) {
   return atomicAdd(to, value);
 }
 
-// Words that other blocks of the grid write meanwhile: never from this block's cache.
-// Fence orders what was written before it against what is written after it.
+// Access words that other blocks of the grid may write at the same time, bypassing this
+// block's cache. Fence orders earlier writes before later ones.
 SYNCLINE_DEVICE uint32_t LoadFresh(const uint32_t* from) {
   return *static_cast<const volatile uint32_t*>(from);
 }
@@ -58,7 +59,7 @@ SYNCLINE_DEVICE void StoreFresh(T* to, T value) {
   *static_cast<volatile T*>(to) = value;
 }
 SYNCLINE_DEVICE void Fence() { __threadfence(); }
-// In a loop that waits for another block.
+// For loops that wait for another block.
 SYNCLINE_DEVICE void Pause() { __nanosleep(64); }
 
 SYNCLINE_DEVICE float Add(float a, float b) { return __fadd_rn(a, b); }
@@ -74,11 +75,11 @@ SYNCLINE_DEVICE uint32_t PopCount(uint32_t bits) {
   return static_cast<uint32_t>(__popc(bits));
 }
 
-// Ends the kernel with an error, and with it all work of this process on the device.
+// Ends the kernel with an error. All other work of this process on the device fails too.
 SYNCLINE_DEVICE void Trap() { __trap(); }
 
-// So many blocks or more on a multiprocessor. Four leave 64 registers for a thread;
-// gpu-check measures what other numbers do.
+// Minimum number of blocks on a multiprocessor. Four leave 64 registers for a thread;
+// gpu-check measures other numbers.
 #ifndef SYNCLINE_CUDA_BLOCKS
 #define SYNCLINE_CUDA_BLOCKS 4
 #endif

@@ -1,7 +1,7 @@
-// Whether there is a device, for the programs that check and measure kernels.
+// Finds out whether there is a device, for the programs that check and measure kernels.
 //
-// REQUIRES, of files that include this: the runtime's API, which nvcc includes by itself;
-// tests include fake/runtime.h.
+// REQUIRES: files that include this header first include the runtime's API, which nvcc
+// includes by itself. Tests include fake/runtime.h.
 #pragma once
 
 #include <cstdio>
@@ -12,7 +12,7 @@ namespace syncline::gpu {
 enum class DevicePresence {
   kPresent,
   kAbsent,  // no device, or no driver
-  kBroken,  // a driver that does not work, or is too old for this runtime
+  kBroken,  // the driver does not work, or is too old for this runtime
 };
 
 inline DevicePresence FindDevice() {
@@ -27,7 +27,7 @@ inline DevicePresence FindDevice() {
                                         : DevicePresence::kBroken;
 }
 
-// Exits with 77 (skipped) where no device is, and with 1 where one does not work.
+// Exits with 77 (skipped) if there is no device, and with 1 if one does not work.
 inline void RequireDevice() {
   constexpr int kSkipped = 77;
   const DevicePresence presence = FindDevice();

@@ -1,4 +1,4 @@
-// Checks what was asked for and starts the kernels: codecs.h, as functions of the real or
+// Checks the arguments and starts the kernels: the functions of codecs.h on the real or
 // the emulated GPU.
 #pragma once
 
@@ -20,8 +20,8 @@ using Decoding = SynclineCudaDecoding;
 constexpr size_t kPadding = 64;
 constexpr size_t kTicketBytes = 64;
 
-// One launch takes so many tiles, so that a workspace has a limit: 16 MB of selection
-// boards, enough tiles to keep any device busy; 2^32 elements otherwise.
+// Maximum number of tiles in one launch, which limits the workspace. Top-k: 16 MB of
+// selection boards, enough tiles to keep any device busy. Others: 2^32 elements.
 constexpr uint64_t kSparseTilesAtOnce = 1024;
 constexpr uint64_t kScaledTilesAtOnce = (uint64_t{1} << 32) / kTileElements;
 
@@ -44,7 +44,7 @@ inline bool IsValid(const Codec& codec) {
          codec.block_log2 <= kMaxBlockLog2 && codec.stochastic <= 1;
 }
 
-// Null is aligned.
+// Null counts as aligned.
 inline bool IsAligned(const void* pointer, size_t alignment) {
   return reinterpret_cast<uintptr_t>(pointer) % alignment == 0;
 }
@@ -52,7 +52,7 @@ inline bool IsArray(const void* pointer, size_t alignment) {
   return pointer != nullptr && IsAligned(pointer, alignment);
 }
 
-// As comm/codec/sparse/selector.h.
+// The same as TopCount in comm/codec/sparse/selector.h.
 inline uint32_t TopCount(double ratio, uint32_t n) {
   const auto k = static_cast<uint32_t>(ratio * n);
   return std::min(std::max(k, 1u), n);
@@ -72,7 +72,7 @@ inline size_t StrideOf(const Codec& codec) {
   return Padded(LayoutOf(kTileElements, codec.block_log2, bits).bytes);
 }
 
-// Of each tile in the workspace.
+// Bytes of workspace for each tile.
 inline size_t BoardBytes(const Codec& codec) {
   if (codec.id == kSparseId) return sizeof(SelectionBoard);
   const bool chained = codec.id == kSignId && codec.block_log2 > kPartLog2;
@@ -88,7 +88,7 @@ inline size_t ClearedBytes(const Codec& codec, uint64_t elements) {
   return kTicketBytes + std::min(tiles, TilesAtOnce(codec)) * BoardBytes(codec);
 }
 
-// Elements of one launch.
+// The elements of one launch.
 struct Chunk {
   uint64_t first = 0;
   uint64_t elements = 0;
@@ -201,7 +201,8 @@ int EncodeChunks(const Codec& codec, const Encoding& encoding, void* stream) {
   const uint64_t at_once = TilesAtOnce(codec) * kTileElements;
   for (Chunk chunk; chunk.first < encoding.elements; chunk.first += chunk.elements) {
     chunk.elements = std::min(at_once, encoding.elements - chunk.first);
-    // Random bits of one launch lie between the same multiples of 2^32.
+    // One launch must not cross a multiple of 2^32 elements, where the keys of random
+    // bits change.
     const uint64_t window = uint64_t{1} << 32;
     const uint64_t into = (encoding.first_element + chunk.first) % window;
     chunk.elements = std::min(chunk.elements, window - into);

@@ -1,11 +1,11 @@
-// What the host does to enqueue work on a stream, with errors that are its own.
+// Functions that enqueue work on a stream and handle errors of the CUDA runtime.
 //
-// CUDA keeps the last error of each thread until somebody asks. So a call must not take
-// what another left there for its own, since its caller would repeat work that was
-// enqueued, and must not leave its own there for others.
+// CUDA keeps the last error of each thread until it is queried. A call must not take an
+// earlier error for its own: its caller would repeat work that was enqueued. It also must
+// not leave its own error for others.
 //
-// REQUIRES, of files that include this: the runtime's API, which nvcc includes by itself;
-// tests include fake/runtime.h.
+// REQUIRES: files that include this header first include the runtime's API, which nvcc
+// includes by itself. Tests include fake/runtime.h.
 #pragma once
 
 #include <cstddef>
@@ -16,7 +16,7 @@ namespace syncline::gpu {
 constexpr int kSuccess = cudaSuccess;
 constexpr int kInvalidValue = cudaErrorInvalidValue;
 
-// `error` is what a call of the runtime returned. It is reported here and nowhere else.
+// Returns `error`, the result of a runtime call, and clears CUDA's record of it.
 inline int Reported(cudaError_t error) {
   if (error != cudaSuccess) cudaGetLastError();
   return error;
@@ -28,7 +28,7 @@ struct GridOf {
   uint32_t threads = 1;
 };
 
-// `arguments` points at each of the kernel's arguments.
+// `arguments` points to each of the kernel's arguments.
 inline int LaunchGrid(const GridOf& grid, const void* const* arguments, void* stream) {
   return Reported(cudaLaunchKernel(grid.kernel, dim3(grid.blocks), dim3(grid.threads),
                                    const_cast<void**>(arguments), 0,
@@ -39,7 +39,7 @@ inline int ClearAsync(void* memory, size_t bytes, void* stream) {
   return Reported(cudaMemsetAsync(memory, 0, bytes, static_cast<cudaStream_t>(stream)));
 }
 
-// Success, unless the stream captures.
+// Returns success unless the stream captures.
 inline int MustNotCapture(void* stream) {
   cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
   const int error =
@@ -49,8 +49,8 @@ inline int MustNotCapture(void* stream) {
                                                : cudaErrorStreamCaptureUnsupported;
 }
 
-// Makes `device` the thread's current device, and the one before again at its end. -1
-// leaves it as it is.
+// Makes `device` the thread's current device, and restores the previous one at the end.
+// -1: does nothing.
 class DeviceGuard {
  public:
   explicit DeviceGuard(int32_t device) {

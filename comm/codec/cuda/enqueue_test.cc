@@ -1,8 +1,8 @@
-// Errors of the runtime, and the current device, on a runtime that fails on demand.
+// Tests errors and the current device on a runtime that fails on demand.
 #include <gtest/gtest.h>
 
 #include "comm/codec/cuda/fake/runtime.h"
-// After the runtime that it uses.
+// These follow the runtime that they use.
 #include "comm/codec/cuda/device_present.h"
 #include "comm/codec/cuda/enqueue.h"
 
@@ -20,7 +20,8 @@ class Enqueueing : public testing::Test {
   uint32_t word_ = 7;
 };
 
-// The kernel would run, and its caller, told of an error, would run it again.
+// An earlier error must not be reported for a kernel that runs: the caller would run it
+// again.
 TEST_F(Enqueueing, LeavesNoErrorForTheNextCall) {
   runtime().next_error = cudaErrorInitializationError;
   EXPECT_EQ(Clear(), cudaErrorInitializationError);
@@ -78,7 +79,7 @@ TEST_F(Enqueueing, IsRefusedWhileAStreamCapturesIfItMustNot) {
   cudaStreamDestroy(stream);
 }
 
-// Only a machine without a device, or without a driver, may skip the checks.
+// Checks may be skipped only on a machine without a device or without a driver.
 TEST_F(Enqueueing, NeedsADeviceThatIsThereToWork) {
   runtime().devices = 2;
   EXPECT_EQ(FindDevice(), DevicePresence::kPresent);

@@ -1,5 +1,5 @@
-// x = gradient + decay * residual of a part, in shared memory. The only place that reads
-// a gradient, of any type.
+// Computes x = gradient + decay * residual of a part in shared memory. This is the only
+// code that reads gradients, of any type.
 #pragma once
 
 #include "comm/base/dtype.h"
@@ -37,8 +37,8 @@ struct Input {
   float* residual = nullptr;  // null, or written later
   float decay = 1;
   Step now = {};
-  const Step* now_on_device = nullptr;  // null: `now` counts
-  Units* tile_units = nullptr;          // null: always the same units
+  const Step* now_on_device = nullptr;  // null: use `now`
+  Units* tile_units = nullptr;          // null: the units never change
   uint64_t elements = 0;
 };
 
@@ -46,13 +46,13 @@ SYNCLINE_DEVICE Step NowOf(const Input& input) {
   return input.now_on_device == nullptr ? input.now : *input.now_on_device;
 }
 
-// What is kept of a tile.
+// The memory of a tile.
 struct Kept {
-  float* residual = nullptr;  // null: nothing joins the gradient, and nothing is kept
+  float* residual = nullptr;  // null: nothing is added or kept
   float factor = 1;           // of the residual
 };
 
-// As GradientMemory::CarryTo and Joins.
+// The same rules as GradientMemory::CarryTo and Joins.
 SYNCLINE_DEVICE Kept KeptOf(const Input& input, uint32_t tile) {
   if (input.residual == nullptr || input.tile_units == nullptr) {
     return {.residual = input.residual, .factor = input.decay};
@@ -80,8 +80,8 @@ SYNCLINE_DEVICE float SumOf(typename Element<kType>::Bits gradient, float residu
   return Add(Element<kType>::Widen(gradient), Multiply(keep, residual));
 }
 
-// What does not fill a group of four, and zeros up to the end of the row, so that rows
-// need no special cases.
+// Loads the elements that do not fill a group of four, and writes zeros up to the end of
+// the row, so that rows need no special cases.
 template <DType kType>
 SYNCLINE_DEVICE uint32_t LoadTail(const Input& input, const Part& part, const Kept& kept,
                                   float* x) {
@@ -101,8 +101,8 @@ SYNCLINE_DEVICE uint32_t LoadTail(const Input& input, const Part& part, const Ke
   return MagnitudeOf(value);
 }
 
-// Returns the largest magnitude that this thread has seen; infinity and NaN are the
-// largest. x is visible to others after a BlockBarrier.
+// Loads the part into x. Returns the largest magnitude that this thread has seen, as
+// bits; infinity and NaN are the largest. Other threads see x after a BlockBarrier.
 template <DType kType>
 SYNCLINE_DEVICE uint32_t LoadPart(const Input& input, const Part& part, const Kept& kept,
                                   float* x) {
@@ -118,8 +118,8 @@ SYNCLINE_DEVICE uint32_t LoadPart(const Input& input, const Part& part, const Ke
   for (uint32_t base = ThreadIndex(); base < groups; base += kAtOnce * kThreads) {
     Four<Bits> gradient[kAtOnce];
     Four<float> residual[kAtOnce] = {};
-    // Beyond the last group it is read and summed again: without branches, all loads are
-    // on their way before the first sum.
+    // Threads beyond the last group read and sum that group again. Without branches, all
+    // loads are in flight before the first sum.
     SYNCLINE_UNROLL
     for (uint32_t j = 0; j < kAtOnce; ++j) {
       const uint32_t group = base + j * kThreads;

@@ -1,5 +1,5 @@
-// Streams and memory of a device, for a program that does not link CUDA: what it takes to
-// call codecs.h and cast.h.
+// Streams and memory of a device, for a program that does not link CUDA: what it needs in
+// order to call codecs.h and cast.h.
 //
 //   void* stream;
 //   void* gradient;
@@ -10,21 +10,23 @@
 //   SynclineCudaStreamWait(device, stream);  // then the host may read what was written
 //
 // `device` is the ordinal of the device that the stream or the memory belongs to; -1: the
-// calling thread's current one. The current device is afterwards what it was before.
+// calling thread's current device. The thread's current device is the same after each
+// call.
 //
-// All return a cudaError_t, 0 is success, cudaErrorInvalidValue for null where a result
-// or an array belongs. An error that something else left behind is not theirs, and theirs
-// is left to nobody (SynclineCudaErrorString says what it means). After an error, what
-// would have been made is null. Errors of kernels come with SynclineCudaStreamWait; after
-// most of them no call of this process on the device succeeds any more.
+// All functions return a cudaError_t: 0 is success, cudaErrorInvalidValue means that a
+// required result or array is null. They neither report earlier errors of other code nor
+// leave their own behind. SynclineCudaErrorString says what an error means. After an
+// error, pointers to results are null. Errors of kernels appear at
+// SynclineCudaStreamWait; after most of them every call of this process on the device
+// fails.
 //
 // Thread-safe: any thread may call. Threads that share a stream must agree on the order
-// of what they enqueue, and nobody may use what another destroys. Creating, allocating
-// and freeing may wait for all work of the device, so do them before a job's steps; they
-// are forbidden while any thread captures a stream.
+// of their work, and must not use what another thread destroys. Creating, allocating and
+// freeing may wait for all work of the device, so do them before a job's steps. They are
+// forbidden while any thread captures a stream.
 //
-// C linkage and void*, because the product finds these by name in a module opened at run
-// time.
+// The interface has C linkage and uses void*, because the product finds the functions by
+// name in a module that is opened at run time.
 #pragma once
 
 #include <cstddef>
@@ -32,40 +34,40 @@
 
 extern "C" {
 
-// The calling thread's current device becomes this one and stays it: for threads that use
-// nothing else. Otherwise each call sets the one before again, which makes a context on
-// that device, too, some hundred MB of its memory.
+// Makes `device` the calling thread's current device permanently, for threads that use no
+// other. Otherwise each call restores the previous device, which also creates a context
+// there that takes some hundred MB of that device's memory.
 int SynclineCudaUseDevice(int32_t device);
 
-// A stream that neither waits for the default stream nor holds it up. Copy, Clear, Wait
-// and Destroy take `*stream`; kernels take its handle.
+// Creates a stream that is independent of the default stream. Copy, Clear, Wait and
+// Destroy take `*stream`; kernels take its handle.
 int SynclineCudaStreamCreate(int32_t device, void** stream);
 
-// What was enqueued still runs. Null is nothing to do.
+// Destroys a stream. Enqueued work still runs. Null: does nothing.
 int SynclineCudaStreamDestroy(int32_t device, void* stream);
 
-// Returns once all that was enqueued is done; the thread sleeps meanwhile.
+// Returns when all enqueued work is done. The thread sleeps while it waits.
 int SynclineCudaStreamWait(int32_t device, void* stream);
 
-// The stream as codecs.h and cast.h take it, a cudaStream_t.
+// Returns the cudaStream_t that codecs.h and cast.h take.
 void* SynclineCudaStreamHandle(void* stream);
 
-// Memory of the device, zeros, aligned to 256 bytes; null for none. The host must not
-// touch it.
+// Allocates memory of the device, filled with zeros and aligned to 256 bytes; null if
+// `bytes` is 0. The host must not access it.
 int SynclineCudaAllocate(int32_t device, size_t bytes, void** memory);
 
-// Waits for kernels that may use it. Null is nothing to do.
+// Frees memory, after waiting for kernels that may use it. Null: does nothing.
 int SynclineCudaFree(int32_t device, void* memory);
 
-// Page-locked memory of the host, of any content, aligned to 256 bytes; null for none.
-// Kernels of every device read and write it at the same address.
+// Allocates page-locked memory of the host, with any content, aligned to 256 bytes; null
+// if `bytes` is 0. Kernels of every device can access it at the same address.
 int SynclineCudaAllocateHost(int32_t device, size_t bytes, void** memory);
 
-// The same for memory of AllocateHost.
+// Does the same as SynclineCudaFree for memory of SynclineCudaAllocateHost.
 int SynclineCudaFreeHost(int32_t device, void* memory);
 
-// Enqueues a copy. Either side may be memory of a device or of the host; it must stay
-// until the copy is done. Host memory that is not page-locked makes this call wait.
+// Enqueues a copy. Either side may be memory of a device or of the host, and must exist
+// until the copy is done. If host memory is not page-locked, this call blocks.
 int SynclineCudaCopy(int32_t device, void* to, const void* from, size_t bytes,
                      void* stream);
 

@@ -1,6 +1,8 @@
-// memory.h, as functions that tests call on a runtime that fails on demand.
+// Implements memory.h in functions that tests can also call on a runtime that fails on
+// demand.
 //
-// REQUIRES, of files that include this: the runtime's API, as for enqueue.h.
+// REQUIRES: files that include this header first include the runtime's API, as for
+// enqueue.h.
 #pragma once
 
 #include <cstddef>
@@ -12,14 +14,15 @@
 
 namespace syncline::gpu {
 
-// What memory.h calls a stream: one of CUDA's, and an event that a thread sleeps for.
-// cudaStreamSynchronize would spin, unless the program had said otherwise of its device.
+// A stream of memory.h: a CUDA stream, and an event that a thread sleeps for.
+// cudaStreamSynchronize would spin, unless the program had configured its device
+// otherwise.
 struct EventStream {
   cudaStream_t stream = nullptr;
   cudaEvent_t done = nullptr;
 };
 
-// The first of two errors.
+// Returns the first error of two results.
 inline int FirstOf(int a, int b) { return a != kSuccess ? a : b; }
 
 inline int UseDevice(int32_t device) { return Reported(cudaSetDevice(device)); }
@@ -71,7 +74,8 @@ inline int AllocateZeros(int32_t device, size_t bytes, void** memory) {
   void* made = nullptr;
   int error = Reported(cudaMalloc(&made, bytes));
   if (error != kSuccess) return error;
-  // Only enqueued, on the default stream, for which the streams of memory.h do not wait.
+  // The memset is only enqueued, on the default stream, and streams of memory.h do not
+  // wait for that stream.
   error = ClearAsync(made, bytes, nullptr);
   if (error == kSuccess) error = Reported(cudaStreamSynchronize(nullptr));
   if (error != kSuccess) {
@@ -121,7 +125,7 @@ inline int Copy(int32_t device, const CopyOf& copy, void* stream) {
   if (copy.to == nullptr || copy.from == nullptr) return kInvalidValue;
   const DeviceGuard guard(device);
   if (guard.error() != kSuccess) return guard.error();
-  // Where each side lies the runtime sees by its address.
+  // The runtime finds out from the addresses where each side lies.
   return Reported(cudaMemcpyAsync(copy.to, copy.from, copy.bytes, cudaMemcpyDefault,
                                   static_cast<EventStream*>(stream)->stream));
 }

@@ -1,6 +1,6 @@
-// Checks streams and memory of a device, as a program uses them that does not link CUDA.
-// Without a test library, because it must also run where there is nothing but CUDA. Exits
-// with 77 (skipped) where no device is.
+// Checks streams and memory of a device, as used by a program that does not link CUDA. It
+// uses no test library, because it must also run on machines that have only CUDA. Exits
+// with 77 (skipped) if there is no device.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -15,7 +15,7 @@ namespace {
 
 constexpr int32_t kDevice = 0;
 constexpr SynclineCudaCodec kCodec = {.id = 5};
-// More than one tile, and a part of one.
+// More than one tile, the last one not full.
 constexpr uint64_t kElements = 150'000;
 constexpr uint64_t kTiles = 3;
 
@@ -68,7 +68,7 @@ class Stream {
   void* stream_ = nullptr;
 };
 
-// Of what others left in the memory nothing is seen.
+// New memory must not show what others left there.
 bool MemoryIsZeros() {
   constexpr size_t kBytes = size_t{16} << 20;
   Stream stream;
@@ -101,7 +101,7 @@ bool CopiesAndClearsParts() {
   return to == expected;
 }
 
-// What Encode makes of a gradient, with arrays of one kind or the other.
+// Returns the encoding of a gradient with arrays of the given kind of memory.
 std::vector<unsigned char> Encoded(const Kind& kind) {
   Stream stream;
   const size_t bytes = kTiles * SynclineCudaTileStride(&kCodec);

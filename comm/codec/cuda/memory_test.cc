@@ -1,12 +1,12 @@
-// Streams and memory: what is left behind by errors, whose errors they are, and on which
-// device it happens, on a runtime that fails on demand.
+// Tests streams and memory on a runtime that fails on demand: what errors leave behind,
+// whose errors are reported, and which device is used.
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <array>
 
 #include "comm/codec/cuda/fake/runtime.h"
-// After the runtime that it uses.
+// This follows the runtime that it uses.
 #include "comm/codec/cuda/memory_calls.h"
 
 namespace syncline::gpu {
@@ -23,8 +23,8 @@ class DeviceMemory : public testing::Test {
     runtime().devices = 3;
     runtime().current_device = kCurrent;
   }
-  // Whatever happened, nothing is left, also not of an error, and the device is the one
-  // before.
+  // After each test nothing may be left allocated, no error may be pending, and the
+  // current device must be the previous one.
   ~DeviceMemory() override {
     EXPECT_TRUE(runtime().alive.empty());
     EXPECT_EQ(runtime().last_error, cudaSuccess);
@@ -151,7 +151,7 @@ TEST_F(DeviceMemory, WaitSaysWhatKernelsDidWrong) {
   DropStream();
 }
 
-// Another library of the process may have left one in this thread.
+// Another library of the process may have left an error in this thread.
 TEST_F(DeviceMemory, TakesNoErrorOfOthersForItsOwnAndLeavesItThere) {
   runtime().last_error = cudaErrorInitializationError;
   MakeStream();

@@ -1,4 +1,5 @@
-// What the module says of itself; the product asks before it uses anything else.
+// The module's description of itself, which the product reads before it uses anything
+// else.
 #include <algorithm>
 #include <cstring>
 

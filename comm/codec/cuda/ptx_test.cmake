@@ -1,5 +1,6 @@
-# Fails if the kernels' PTX has arithmetic that a CPU would not repeat: denormals flushed to zero, fused products,
-# approximate division. cmake -DNVCC=... -DFLAGS=... -DROOT=... -DOUT=... -P ptx_test.cmake
+# Fails if the kernels' PTX has arithmetic that a CPU would not repeat: denormals flushed
+# to zero, fused multiply-add, or approximate division. Usage: cmake -DNVCC=...
+# -DFLAGS=... -DROOT=... -DOUT=... -P ptx_test.cmake
 separate_arguments(FLAGS)
 execute_process(COMMAND ${NVCC} ${FLAGS} -I${ROOT} -arch=compute_90 -ptx ${ROOT}/comm/codec/cuda/codecs.cu -o ${OUT}
                         COMMAND_ERROR_IS_FATAL ANY)

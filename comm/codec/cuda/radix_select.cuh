@@ -1,6 +1,7 @@
-// The k-th largest magnitude of a tile, exactly: the bits of a float without its sign are
-// an integer of 31 bits that orders magnitudes. Three histograms of 11, 10 and 10 of
-// these bits, each of the whole tile and each inside the bin that the one before found.
+// Finds the k-th largest magnitude of a tile, exactly. The bits of a float without its
+// sign form an integer of 31 bits that orders magnitudes. There are three histograms, of
+// 11, 10 and 10 of these bits. Each counts the whole tile, but only values in the bin
+// that the previous histogram found.
 //
 // Zeros are not counted, since they are never selected.
 #pragma once
@@ -10,13 +11,13 @@
 namespace syncline::SYNCLINE_GPU {
 
 constexpr uint32_t kLevels = 3;
-constexpr uint32_t kMostBins = 2048;
+constexpr uint32_t kMaxBins = 2048;
 constexpr uint32_t kAllBins = 2048 + 1024 + 1024;
 
 struct Level {
   uint32_t shift = 0;
   uint32_t bits = 0;
-  uint32_t first_bin = 0;  // on the board
+  uint32_t first_bin = 0;  // index on the board
   SYNCLINE_DEVICE uint32_t bins() const { return 1u << bits; }
 };
 
@@ -26,41 +27,42 @@ SYNCLINE_DEVICE Level LevelAt(uint32_t number) {
   return {.shift = 0, .bits = 10, .first_bin = 2048 + 1024};
 }
 
-// What the parts of a tile tell each other. All zero at first.
+// Data that the parts of a tile exchange. All zero at first.
 struct alignas(64) SelectionBoard {
   uint32_t arrived;
   uint32_t magnitudes[kParts];
   uint32_t above[kParts];  // values of this part above the threshold
-  uint32_t ties[kParts];   // and at it
+  uint32_t ties[kParts];   // values of this part equal to it
   uint32_t bins[kAllBins];
 };
 
-// The most that a tile of n lists (comm/codec/sparse/selector.h): beyond it, all are
-// sent.
+// Returns the most positions that a tile of n lists (comm/codec/sparse/selector.h).
+// Beyond it, the whole tile is sent.
 SYNCLINE_HOST_DEVICE constexpr uint32_t LargestListed(uint32_t n) { return n - n / 32; }
 
-// Selected are all magnitudes above `threshold`, and the first `ties` of those at it.
+// The selection: all magnitudes above `threshold`, and the first `ties` of those equal to
+// it.
 struct Choice {
   uint32_t threshold = 0;
   uint32_t ties = 0;
-  uint32_t count = 0;  // selected in the tile
+  uint32_t count = 0;  // selected values of the tile
 };
 
-// Where the k-th of a histogram lies.
+// The bin that contains the k-th value of a histogram.
 struct Found {
   uint32_t bin = 0;
-  uint32_t above = 0;  // in higher bins
-  uint32_t total = 0;  // in all bins
+  uint32_t above = 0;  // values in higher bins
+  uint32_t total = 0;  // values in all bins
 };
 
 struct SelectShared {
-  uint32_t bins[kMostBins];
+  uint32_t bins[kMaxBins];
   uint32_t of_warp[kThreads / kWarp];
   Found found;
 };
 
-// Inclusive sum over the threads of the block up to this one. REQUIRES: a BlockBarrier
-// since the last use of `of_warp`.
+// Returns the sum of `value` over the block's threads up to and including this one.
+// REQUIRES: a BlockBarrier since the last use of `of_warp`.
 SYNCLINE_DEVICE uint32_t BlockPrefixSum(uint32_t value, uint32_t* of_warp) {
   for (uint32_t delta = 1; delta < kWarp; delta *= 2) {
     const uint32_t below = WarpShuffleUp(value, delta);
@@ -72,8 +74,8 @@ SYNCLINE_DEVICE uint32_t BlockPrefixSum(uint32_t value, uint32_t* of_warp) {
   return value;
 }
 
-// Counts the part's values whose higher bits are `prefix`, and adds them to the tile's
-// histogram.
+// Counts the part's values whose higher bits equal `prefix`, and adds the counts to the
+// tile's histogram.
 SYNCLINE_DEVICE void CountLevel(const float* x, const Part& part, const Level& level,
                                 uint32_t prefix, SelectShared& shared, uint32_t* bins) {
   for (uint32_t i = ThreadIndex(); i < level.bins(); i += kThreads) shared.bins[i] = 0;
@@ -90,11 +92,11 @@ SYNCLINE_DEVICE void CountLevel(const float* x, const Part& part, const Level& l
   }
 }
 
-// The bin of the k-th largest; if there are fewer, only `total` means something. Each
-// thread has some bins, the first thread the highest.
+// Returns the bin of the k-th largest value; if there are fewer than k, only `total` is
+// valid. Each thread handles some bins, the first thread the highest.
 SYNCLINE_DEVICE Found FindBin(const uint32_t* bins, const Level& level, uint32_t k,
                               SelectShared& shared) {
-  constexpr uint32_t kMost = kMostBins / kThreads;
+  constexpr uint32_t kMost = kMaxBins / kThreads;
   const uint32_t mine = level.bins() / kThreads;
   const uint32_t top = level.bins() - 1 - ThreadIndex() * mine;
   uint32_t counts[kMost];
@@ -121,9 +123,9 @@ SYNCLINE_DEVICE Found FindBin(const uint32_t* bins, const Level& level, uint32_t
   return shared.found;
 }
 
-// Selects the k largest of a tile's finite values, all but zeros if there are not so
-// many, and all if that is more than LargestListed. REQUIRES: level 0 is counted, and the
-// team has met.
+// Selects the k largest of a tile's finite values. Selects all nonzero values if there
+// are at most k, and the whole tile if that is more than LargestListed. REQUIRES: level 0
+// is counted, and the team has met.
 SYNCLINE_DEVICE Choice SelectLargest(const float* x, const Part& part, uint32_t k,
                                      Team& team, SelectShared& shared,
                                      SelectionBoard& board) {

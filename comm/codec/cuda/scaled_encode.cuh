@@ -1,5 +1,5 @@
-// Encoding with a scale for each block, sign and int8: one pass over the gradient and the
-// residual. The layout is that of comm/codec/block_scales.h.
+// Encodes with a scale for each block (sign and int8), in one pass over the gradient and
+// the residual. comm/codec/block_scales.h describes the layout.
 #pragma once
 
 #include "comm/codec/cuda/load.cuh"
@@ -11,12 +11,12 @@ constexpr uint32_t kMinBlockLog2 = 8;
 constexpr uint32_t kMaxBlockLog2 = 16;
 constexpr uint32_t kWordsPer64Bytes = 16;
 
-// Where things are in an encoded tile, in words of four bytes.
+// Positions in an encoded tile, in words of four bytes.
 struct ScaledLayout {
-  uint32_t scales = 0;  // how many
-  uint32_t codes = 0;   // where they begin
-  uint32_t end = 0;     // of the codes, a part of a word counted as one
-  uint32_t bytes = 0;   // of the encoding, exactly
+  uint32_t scales = 0;  // number of scales
+  uint32_t codes = 0;   // where the codes begin
+  uint32_t end = 0;     // where the codes end, counting a partial word
+  uint32_t bytes = 0;   // exact size of the encoding
 };
 
 inline constexpr uint32_t kScalesAt = 1;
@@ -38,7 +38,7 @@ struct ScaledEncode {
     Input input;
     uint32_t block_log2 = 0;
     uint32_t tensor = 0;
-    uint64_t first_element = 0;  // of the input, in its tensor
+    uint64_t first_element = 0;  // position of the input in its tensor
     uint32_t* out = nullptr;
     uint64_t stride_words = 0;
     uint32_t* tile_bytes = nullptr;
@@ -91,10 +91,11 @@ struct ScaledEncode {
     return RandomBits(now.seed, now.step, arguments.tensor, arguments.first_element);
   }
 
-  // The block of `part` in units of parts, when it is larger than one.
+  // The block that contains `part`, in units of parts. REQUIRES: blocks larger than a
+  // part.
   struct Span {
     uint32_t first = 0;
-    uint32_t last = 0;  // after it
+    uint32_t last = 0;  // one beyond the last
     uint32_t elements = 0;
   };
   SYNCLINE_DEVICE static Span SpanOf(const Arguments& arguments, const Part& part) {
@@ -119,7 +120,7 @@ struct ScaledEncode {
     }
   }
 
-  // Each lane goes on where it stopped in the part before: the sum has the CPU's order.
+  // Each lane continues the sum of the previous part, so the sum has the CPU's order.
   SYNCLINE_DEVICE static void PassOnSum(const float* x, const Arguments& arguments,
                                         const Part& part) {
     const Span span = SpanOf(arguments, part);
@@ -181,7 +182,7 @@ struct ScaledEncode {
     }
   }
 
-  // All but the codes.
+  // Writes everything but the codes.
   SYNCLINE_DEVICE static void WriteFrame(const Shared& shared, const Arguments& arguments,
                                          const Part& part, const Kept& kept) {
     const ScaledLayout layout =

@@ -1,8 +1,8 @@
 // The rules of codecs with a scale for each block (comm/codec/block_scales.h): sign and
-// int8, operation by operation those of comm/codec/sign and comm/codec/integer.
+// int8, with the same operations as comm/codec/sign and comm/codec/integer.
 //
-// A rule finds the scale of a block and encodes four neighbours at a time. Blocks of up
-// to a part are measured by one warp each; larger ones by several parts of a tile.
+// A rule computes the scale of a block and encodes four neighbours at a time. One warp
+// measures a block that fits a part. Several parts of a tile measure a larger one.
 #pragma once
 
 #include "comm/base/random.h"
@@ -10,7 +10,7 @@
 
 namespace syncline::SYNCLINE_GPU {
 
-// Random bits in shared memory, whose types have no constructors.
+// Random bits in shared memory, whose types must not have constructors.
 struct StoredRandomBits {
   uint32_t words[sizeof(RandomBits) / sizeof(uint32_t)];
 };
@@ -26,22 +26,22 @@ struct Scale {
   float inverse = 0;  // int8: 1 / scale, or 0
 };
 
-// Four encoded neighbours, the first in the lowest bits, and what they lost.
+// Four encoded neighbours, the first in the lowest bits, and their losses.
 struct Encoded {
   uint32_t codes = 0;
   Four<float> lost;
 };
 
-// What the parts of a tile tell each other. All zero at first.
+// Data that the parts of a tile exchange. All zero at first.
 struct alignas(64) Board {
   uint32_t arrived;
   uint32_t magnitudes[kParts];
 };
 
-// And what they hand on while they sum a block that spans them.
+// Data that the parts pass on while they sum a block that spans them.
 struct alignas(64) Chain {
-  uint32_t summed[kParts];  // 1: `lanes` of this part, or the total, is there
-  float total[kParts];      // of the block that ends with this part
+  uint32_t summed[kParts];  // 1: `lanes` and `total` of this part are valid
+  float total[kParts];      // of the block up to the end of this part
   float lanes[kParts][kWarp];
 };
 
@@ -50,7 +50,7 @@ struct SignRule {
   static constexpr bool kChained = true;
   static constexpr bool kRandom = false;
 
-  // 32 sums, one for each lane, in the order of the CPU's kernel.
+  // Continues 32 sums, one for each lane, in the order of the CPU's kernel.
   SYNCLINE_DEVICE static float WarpSum(const float* x, uint32_t n, float sum) {
     constexpr uint32_t kAtOnce = 8;
     uint32_t i = Lane();
@@ -67,7 +67,7 @@ struct SignRule {
     return sum;
   }
 
-  // Valid in lane 0.
+  // The result is valid in lane 0.
   SYNCLINE_DEVICE static float SumLanes(float sum) {
     for (uint32_t half = kWarp / 2; half > 0; half /= 2) {
       sum = Add(sum, WarpShuffleDown(sum, half));
@@ -80,7 +80,7 @@ struct SignRule {
     return {.scale = Divide(total < kMax ? total : kMax, static_cast<float>(n))};
   }
 
-  // Of n values in shared memory; valid in lane 0.
+  // Returns the scale of n values in shared memory. The result is valid in lane 0.
   SYNCLINE_DEVICE static Scale WarpScale(const float* x, uint32_t n) {
     return ScaleOf(SumLanes(WarpSum(x, n, 0)), n);
   }
@@ -97,7 +97,7 @@ struct SignRule {
     return encoded;
   }
 
-  // Eight lanes have the bits of one word. A collective of the warp.
+  // Stores codes of eight lanes as one word. Collective for the warp.
   SYNCLINE_DEVICE static void WarpStore(uint32_t codes, uint32_t element, bool exists,
                                         uint32_t* words) {
     uint32_t word = codes << (4 * (Lane() % 8));
@@ -136,7 +136,8 @@ struct Int8Rule {
   }
 
   SYNCLINE_DEVICE static int32_t Code(float value, uint32_t bits) {
-    // Leaves no bits for a fraction: the sum's lowest bits are the nearest integer.
+    // This constant leaves no bits for a fraction: the lowest bits of the sum are the
+    // nearest integer.
     constexpr float kRounder = 0x1.8p23f;
     constexpr int32_t kRounderBits = 0x4b400000;
     if constexpr (kRounding == Rounding::kStochastic) {

@@ -1,17 +1,17 @@
-// A tile is too large for one multiprocessor, so a team of up to eight thread blocks, its
-// parts, holds it in shared memory. The parts meet at the tile's board in the workspace:
-// nobody may write before all know that the whole tile is finite.
+// A tile is too large for one multiprocessor. So a team of up to eight thread blocks,
+// called parts, holds it in shared memory. The parts meet at the tile's board in the
+// workspace: none may write before all know that the whole tile is finite.
 //
 //   const Part part = TakePart(workspace, elements, shared.ticket);
 //   ... StoreFresh(&board->..., ...) ...
 //   Team{.arrived = &board->arrived, .parts = part.parts}.Meet();
 //   ... LoadFresh(&board->...) ...
 //
-// Blocks take tickets in the order in which they really start. So whoever waits, waits
-// for blocks of its own tile, and all tiles before it are complete or running: at most
-// seven blocks wait for one that has not started, and a device runs many more at once.
-// A ticket that no part has comes from another grid that uses the same workspace: the
-// kernel traps rather than write where that part would lie.
+// Blocks take tickets in the order in which they start. So a block waits only for blocks
+// of its own tile, and all earlier tiles are complete or running. At most seven blocks
+// wait for one that has not started, and a device runs many more at once. A ticket beyond
+// the last part means that another grid uses the same workspace; the kernel then traps,
+// because it would write outside the arrays.
 #pragma once
 
 #include "comm/base/limits.h"
@@ -23,20 +23,20 @@ namespace syncline::SYNCLINE_GPU {
 constexpr uint32_t kPartLog2 = 13;
 constexpr uint32_t kPartElements = 1u << kPartLog2;
 constexpr uint32_t kParts = kTileElements / kPartElements;
-// Of a part; a warp with four elements for each lane.
+// Elements that a warp processes at once, four for each lane.
 constexpr uint32_t kRowElements = 4 * kWarp;
 
 constexpr uint32_t kInfinity =
-    0x7f800000u;  // as bits; magnitudes from here on are not finite
+    0x7f800000u;  // its bits; magnitudes from here on are not finite
 
 struct Part {
   uint32_t tile = 0;
-  uint32_t index = 0;          // in its tile
-  uint32_t parts = 0;          // of its tile
-  uint32_t tile_elements = 0;  // of its tile
-  uint32_t first = 0;          // element of the tile
+  uint32_t index = 0;          // number in its tile
+  uint32_t parts = 0;          // parts of its tile
+  uint32_t tile_elements = 0;  // elements of its tile
+  uint32_t first = 0;          // position in the tile
   uint32_t elements = 0;
-  uint64_t offset = 0;  // of its first element in the arrays
+  uint64_t offset = 0;  // position in the arrays
 
   SYNCLINE_DEVICE bool last() const { return index + 1 == parts; }
 };
@@ -45,7 +45,7 @@ SYNCLINE_HOST_DEVICE constexpr uint32_t PartsOf(uint64_t elements) {
   return static_cast<uint32_t>((elements + kPartElements - 1) / kPartElements);
 }
 
-// Part number `ticket` of an array of `elements`.
+// Returns part number `ticket` of an array of `elements`.
 SYNCLINE_DEVICE Part PartAt(uint32_t ticket, uint64_t elements) {
   Part part;
   part.tile = ticket / kParts;
@@ -61,7 +61,7 @@ SYNCLINE_DEVICE Part PartAt(uint32_t ticket, uint64_t elements) {
   return part;
 }
 
-// `tickets` starts at 0 for each grid, `shared` is a word of shared memory.
+// `tickets` starts at 0 for each grid. `shared` is a word of shared memory.
 SYNCLINE_DEVICE Part TakePart(uint32_t* tickets, uint64_t elements, uint32_t& shared) {
   if (ThreadIndex() == 0) shared = AtomicAdd(tickets, 1);
   BlockBarrier();
@@ -74,8 +74,8 @@ struct Team {
   uint32_t parts = 0;
   uint32_t meetings = 0;
 
-  // Returns when all parts of the tile have called it as often. What they wrote to the
-  // board before is visible after.
+  // Returns when all parts of the tile have called it equally often. Earlier writes to
+  // the board are then visible.
   SYNCLINE_DEVICE void Meet() {
     ++meetings;
     BlockBarrier();
@@ -89,12 +89,14 @@ struct Team {
   }
 };
 
-// The largest magnitude of each part of a tile: whether it is finite, and more.
+// The largest magnitude of each part of a tile, which shows, among other things, whether
+// it is finite.
 struct Magnitudes {
   uint32_t of_warp[kThreads / kWarp];  // of this part, in shared memory
 };
 
-// From what each thread found. REQUIRES: a BlockBarrier since the last use of `shared`.
+// Publishes the largest magnitude of the part; `mine` is that of the thread. REQUIRES: a
+// BlockBarrier since the last use of `shared`.
 SYNCLINE_DEVICE void PublishMagnitude(uint32_t mine, Magnitudes& shared,
                                       uint32_t* board) {
   const uint32_t of_warp = WarpMax(mine);
@@ -108,7 +110,7 @@ SYNCLINE_DEVICE void PublishMagnitude(uint32_t mine, Magnitudes& shared,
   StoreFresh(board, most);
 }
 
-// Of parts [first, last).
+// Returns the largest magnitude of parts [first, last).
 SYNCLINE_DEVICE uint32_t LargestMagnitude(const uint32_t* board, uint32_t first,
                                           uint32_t last) {
   uint32_t most = 0;

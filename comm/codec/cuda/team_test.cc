@@ -1,4 +1,4 @@
-// Tickets of parts on the emulated GPU.
+// Tests the tickets of parts on the emulated GPU.
 #include "comm/codec/cuda/team.cuh"
 
 #include <gtest/gtest.h>
@@ -15,7 +15,7 @@ constexpr uint64_t kElements = kTileElements + 3 * kPartElements + 1;
 struct TakesAPart {
   struct Arguments {
     uint32_t* tickets = nullptr;
-    uint32_t* elements = nullptr;  // of each part
+    uint32_t* elements = nullptr;  // elements of each part
   };
   struct Shared {
     uint32_t ticket;
@@ -39,7 +39,7 @@ TEST(CudaTeam, GivesEachBlockAPartOfItsOwn) {
   EXPECT_EQ(elements, expected);
 }
 
-// As when another grid takes tickets from the same workspace.
+// The state as if another grid took tickets from the same workspace.
 TEST(CudaTeamDeathTest, TrapsOnATicketThatNoPartHas) {
   uint32_t tickets = 1;
   std::vector<uint32_t> elements(PartsOf(kElements) + 1);

@@ -1,6 +1,6 @@
-// Exact top-k of a tile with its residual: one pass over the gradient and the residual,
-// since the tile stays in shared memory while its threshold is found. The layout is that
-// of comm/codec/sparse/sparse.h with the index coder kU16, or kEvery.
+// Encodes the exact top-k of a tile with its residual. One pass over the gradient and the
+// residual is enough, since the tile stays in shared memory while its threshold is found.
+// The layout is that of comm/codec/sparse/sparse.h with the index coder kU16 or kEvery.
 #pragma once
 
 #include "comm/codec/cuda/load.cuh"
@@ -30,8 +30,8 @@ SYNCLINE_HOST_DEVICE uint32_t SparseBytes(uint32_t count, uint32_t elements,
   return static_cast<uint32_t>(sizeof(SparseHeader)) + index_bytes + value_bytes;
 }
 
-// Round to nearest even, of a finite value; what would become infinite is cut off at the
-// largest finite BF16, since an infinite loss would stay in the residual forever.
+// Rounds a finite value to nearest even. A value that would become infinite is limited to
+// the largest finite BF16, since an infinite loss would stay in the residual forever.
 SYNCLINE_DEVICE uint16_t NarrowBf16(float value) {
   constexpr uint32_t kRoundsToInfinity = 0x7f7f8000u;
   constexpr uint32_t kLargest = 0x7f7f0000u;
@@ -45,8 +45,8 @@ template <DType kType>
 struct TopKEncode {
   struct Arguments {
     Input input;
-    uint32_t k = 0;       // of a full tile
-    uint32_t last_k = 0;  // of a short one
+    uint32_t k = 0;       // k of a full tile
+    uint32_t last_k = 0;  // k of a short tile
     uint32_t values = kValuesFp32;
     uint16_t* out = nullptr;
     uint64_t stride_halves = 0;
@@ -71,7 +71,7 @@ struct TopKEncode {
     const Kept kept = KeptOf(arguments.input, part.tile);
     const uint32_t seen = LoadPart<kType>(arguments.input, part, kept, shared.x);
     PublishMagnitude(seen, shared.magnitudes, &board.magnitudes[part.index]);
-    // Before it is known that all is finite: one meeting less.
+    // Counts before it is known whether the tile is finite, which saves one meeting.
     CountLevel(shared.x, part, LevelAt(0), 0, shared.select, board.bins);
     Team team{.arrived = &board.arrived, .parts = part.parts};
     team.Meet();
@@ -89,12 +89,12 @@ struct TopKEncode {
   }
 
  private:
-  // Elements of a part that one warp writes, in order.
+  // Number of elements of a part that one warp writes, in order.
   static constexpr uint32_t kWarpElements = kPartElements / (kThreads / kWarp);
 
   struct Range {
     uint32_t first = 0;
-    uint32_t last = 0;  // after it
+    uint32_t last = 0;  // one beyond the last
   };
   SYNCLINE_DEVICE static Range RowsOf(const Part& part) {
     const uint32_t first = Warp() * kWarpElements;
@@ -151,7 +151,7 @@ struct TopKEncode {
                                             const Arguments& arguments, const Part& part,
                                             const Choice& choice, const Kept& kept) {
     const SelectionBoard& board = arguments.boards[part.tile];
-    // Before this warp.
+    // The numbers before this warp.
     uint32_t above = 0;
     uint32_t ties = 0;
     for (uint32_t i = 0; i < part.index; ++i) {
@@ -183,7 +183,7 @@ struct TopKEncode {
   struct One {
     float value = 0;
     bool sent = false;
-    uint32_t rank = 0;  // among what the tile sends
+    uint32_t rank = 0;  // position in the tile's list
     float* residual = nullptr;
   };
   SYNCLINE_DEVICE static void WriteOne(const Arguments& arguments, const Part& part,
@@ -198,7 +198,7 @@ struct TopKEncode {
       if (!every) indices[one.rank] = static_cast<uint16_t>(part.first + i);
       uint32_t bits = BitsOf(one.value);
       if (arguments.values == kValuesFp32) {
-        // Two halves, because it may begin between two words.
+        // Written as two halves, because it may begin in the middle of a word.
         values[2 * one.rank] = static_cast<uint16_t>(bits);
         values[2 * one.rank + 1] = static_cast<uint16_t>(bits >> 16);
       } else {

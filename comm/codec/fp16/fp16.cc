@@ -9,8 +9,8 @@ namespace {
 struct Fp16Format {
   static constexpr CodecId kId = CodecId::kFp16;
   static constexpr std::string_view kName = "fp16";
-  // No contraction: what is below 2^-25 is lost whole, and what is above 65504 is
-  // infinite.
+  // Not a contraction: values below 2^-25 are lost entirely, and values above 65504
+  // become infinity.
   static constexpr CodecTraits kTraits = {.largest = 0x1.ffdffep15f};
   static uint16_t Narrow(float value, uint32_t /*random*/) { return F16FromFloat(value); }
   static float Widen(uint16_t bits) { return FloatFromF16(bits); }

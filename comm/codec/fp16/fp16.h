@@ -1,6 +1,6 @@
-// FP16: values rounded to IEEE halves, 2 bytes each. 11 bits of precision, but a range of
-// 6e-8 to 65504 only: gradients want loss scaling, which relies on what is too large
-// arriving as infinity.
+// FP16: values rounded to IEEE half precision, 2 bytes each. It has 11 bits of precision,
+// but only a range of 6e-8 to 65504. Gradients need loss scaling, which relies on too
+// large values arriving as infinity.
 #pragma once
 
 #include <memory>

@@ -29,7 +29,7 @@ TEST(Fp16Codec, WritesLittleEndianHalves) {
 }
 
 TEST(Fp16Codec, TooLargeAGradientArrivesAsInfinity) {
-  // Loss scaling finds its limit this way.
+  // Loss scaling recognises its limit by this infinity.
   float values[] = {65519.0f, 65520.0f, -1e30f};
   std::byte bytes[6];
   const auto codec = MakeFp16Codec();
@@ -41,8 +41,8 @@ TEST(Fp16Codec, TooLargeAGradientArrivesAsInfinity) {
   EXPECT_EQ(sum[2], -std::numeric_limits<float>::infinity());
 }
 
-// The vector kernel over every possible upper half, with lower halves around the rounding
-// borders of normal and denormal halves.
+// Checks the vector kernel on every possible upper half, with lower halves around the
+// rounding borders of normal and denormal halves.
 TEST(Fp16Codec, KernelEqualsTheScalarRuleOnAllUpperHalves) {
   const auto codec = MakeFp16Codec();
   std::vector<float> values(65536);

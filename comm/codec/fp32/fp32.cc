@@ -60,7 +60,7 @@ class Fp32Codec final : public Codec {
     return absl::OkStatus();
   }
 
-  // For DenseSum.
+  // Used by DenseSum.
   [[gnu::always_inline]] static float Read(const std::byte* bytes, size_t i) {
     return AsFloats(bytes)[i];
   }

@@ -1,4 +1,4 @@
-// FP32: values travel as they are, 4 bytes each.
+// FP32: values are sent unchanged, 4 bytes each.
 #pragma once
 
 #include <memory>

@@ -23,31 +23,33 @@ namespace {
 
 constexpr IntegerOptions kDefaults = {};
 
-// Blocks of smaller values encode as zeros: their step, or one over it, would not be a
-// normal number.
+// Blocks whose values are all below it encode as zeros: their step, or its inverse, would
+// not be a normal number.
 constexpr float kSmallestRange = 0x1p-119f;
 
-// The largest float whose division by the levels can be undone without overflow.
+// The largest float that, divided by the levels, can be multiplied back without overflow.
 constexpr float kLargestRange = 0x1.fffffcp127f;
 
-// Elements that are codes at once; divides every block but the last.
+// Number of elements whose codes are held unpacked at once. It divides every block but
+// the last.
 constexpr size_t kStrip = 256;
 
-// So many elements ahead the memory for codes is fetched. Cores wait for stores to memory
-// that is in no cache one after another: without it, encoding takes half as long again.
+// The memory for codes is prefetched this many elements ahead. Without it encoding takes
+// 1.5 times as long, because a core waits for each store to memory that is in no cache.
 constexpr size_t kAhead = 2048;
 
 constexpr int Levels(uint32_t bits) { return (1 << (bits - 1)) - 1; }
 
-// What EncodeStrip needs of a tile.
+// What EncodeStrip needs to know of a tile.
 struct Target {
   QuantizerTile tile = {};
   std::byte* codes = nullptr;
   IntegerRounding rounding = IntegerRounding::kNearest;
 };
 
-// In units of `max`, so that nothing overflows, and in 32 sums that are added at the end
-// in a fixed order, so that any instruction set gives the same bits.
+// Returns the block's norm in units of `max`, so that nothing overflows. It uses 32
+// partial sums, which are added at the end in a fixed order, so that every instruction
+// set gives the same bits.
 SYNCLINE_KERNEL float NormOverMax(const float* values, size_t n, float max) {
   constexpr size_t kLanes = 32;
   const float inverse = 1 / max;
@@ -69,7 +71,7 @@ SYNCLINE_KERNEL float NormOverMax(const float* values, size_t n, float max) {
   return __builtin_sqrtf(lanes[0]);
 }
 
-// 0: the block is encoded as zeros.
+// Returns the step of a block; 0: the block is encoded as zeros.
 SYNCLINE_KERNEL float StepOf(const IntegerOptions& options, const float* values,
                              size_t n) {
   const float max = MaxMagnitude(values, n);
@@ -92,8 +94,8 @@ struct Chance {
   uint32_t first = 0;
 };
 
-// Adding it to a value far below 2^22 leaves no bits for a fraction: the sum's lowest
-// bits are the nearest integer in two's complement.
+// Adding this constant to a value far below 2^22 leaves no bits for a fraction: the
+// lowest bits of the sum are the nearest integer in two's complement.
 constexpr float kRounder = 0x1.8p23f;
 constexpr int32_t kRounderBits = 0x4b400000;
 static_assert(std::bit_cast<int32_t>(kRounder) == kRounderBits);
@@ -106,9 +108,10 @@ SYNCLINE_KERNEL void RoundToNearest(const float* values, size_t n, float inverse
   }
 }
 
-// The nearest of value + u, with u uniform in +-1/2, is up or down with the right chance.
-// Zeros stay zeros: ties go to even. Beyond the highest level lead clipping, and
-// otherwise only the rounding of quotients and sums, from next to it.
+// With u uniform in +-1/2, the nearest integer of value + u is the upper or lower
+// neighbour with the right probability. Zeros stay zeros because ties go to even. Results
+// beyond the highest level come from clipping, or otherwise from rounding of quotients
+// and sums just next to it.
 template <int32_t kLevels>
 SYNCLINE_KERNEL void RoundByChance(const float* values, size_t n, float inverse,
                                    const Chance& chance, uint8_t* codes) {
@@ -125,17 +128,18 @@ SYNCLINE_KERNEL void RoundByChance(const float* values, size_t n, float inverse,
   }
 }
 
-// Of a code whose higher bits are zero, or, with 8, of any.
+// Returns the signed value of a code whose higher bits are zero; with 8 bits, of any
+// code.
 template <uint32_t kBits>
 [[gnu::always_inline]] inline float Value(uint8_t code) {
   constexpr int kSign = 1 << (kBits - 1);
   return static_cast<float>((code ^ kSign) - kSign);
 }
 
-// Codes as RoundToNearest leaves them: two's complement of a byte.
+// `codes` is the output of RoundToNearest: a byte of two's complement each.
 SYNCLINE_KERNEL void SubtractDecoded(const float* values, size_t n, float step,
                                      const uint8_t* codes, float* residual) {
-#ifndef __clang__  // either the same memory or none in common
+#ifndef __clang__  // the arrays are equal or disjoint
 #pragma GCC ivdep
 #endif
   for (size_t i = 0; i < n; ++i) residual[i] = values[i] - Value<8>(codes[i]) * step;
@@ -251,10 +255,11 @@ CodecTraits IntegerFormat<kBits>::TraitsOf(const Options& options) {
   const double block = std::ldexp(1.0, static_cast<int>(options.block_log2));
   const double levels = Levels(kBits);
   CodecTraits traits;
-  // A value between two multiples of the step, p of it above the lower, has the variance
-  // p (1 - p) step^2. That is at most step^2 / 4, and at most |value| step.
+  // A value between two multiples of the step, at fraction p above the lower, has the
+  // variance p (1 - p) step^2. That is at most step^2 / 4, and at most |value| step.
   if (options.clip > 0) {
-    // step <= clip |x|_2 / sqrt(block) / levels, and what is cut loses at most itself.
+    // step <= clip |x|_2 / sqrt(block) / levels, and a clipped value loses at most
+    // itself.
     const double step = options.clip / levels;
     traits.variance = 1 + std::min(step * step / 4, step);
   } else if (options.rounding == IntegerRounding::kStochastic) {
@@ -263,9 +268,9 @@ CodecTraits IntegerFormat<kBits>::TraitsOf(const Options& options) {
     traits.unbiased = true;
     traits.variance = std::min(block / (4 * levels * levels), std::sqrt(block) / levels);
   } else if (options.range == IntegerRange::kAbsmax) {
-    // The largest value m is nearly exact, and any other loses at most half a step,
-    // m / (2 levels), and at most itself. The most is lost when all others are half a
-    // step. The last factor is what rounding of quotients adds.
+    // The largest value m is nearly exact. Any other loses at most half a step, m / (2
+    // levels), and at most itself. The loss is greatest if all others are half a step.
+    // The last factor is for the rounding of quotients.
     const double others = block - 1;
     traits.contraction =
         1 - others / (4 * levels * levels + others) * (1 + levels * 0x1p-20);

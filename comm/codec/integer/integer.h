@@ -1,5 +1,5 @@
-// Small integers: value = q * step, with one FP32 step for each block of values. 4, 8 or
-// 16 times smaller than FP32.
+// Small integers: value = q * step, with one FP32 step for each block of values. The
+// encoding is 4, 8 or 16 times smaller than FP32.
 //
 //   const auto int8 = MakeIntegerCodec({.bits = 8});
 //   const auto qsgd = MakeIntegerCodec({.bits = 8,
@@ -20,16 +20,16 @@ namespace syncline {
 enum class IntegerRounding {
   // To the nearest multiple of the step, ties to even.
   kNearest,
-  // Up or down by chance, so that the mean is the value itself.
+  // Up or down at random, so that the mean is the value itself.
   kStochastic,
 };
 
-// What the largest integer stands for.
+// The value that the largest integer represents.
 enum class IntegerRange {
   // The largest magnitude of the block.
   kAbsmax,
-  // The block's Euclidean norm (QSGD): most values become 0. For stochastic rounding;
-  // nearest may lose all.
+  // The block's Euclidean norm (QSGD): most values become 0. Use it with stochastic
+  // rounding; nearest rounding may lose everything.
   kL2,
 };
 
@@ -38,11 +38,11 @@ struct IntegerOptions {
   uint32_t block_log2 = 10;  // 8 to 16: blocks of 256 to 65,536 elements
   IntegerRounding rounding = IntegerRounding::kNearest;
   IntegerRange range = IntegerRange::kAbsmax;
-  // Larger values are cut to so many root mean squares of their block, and the largest
-  // integer stands for no more (TernGrad: 2.5; Wen et al. 2017, arXiv 1705.07878, section
-  // 4, where it is the standard deviation: the same for a mean near zero, and a block of
-  // equal values is not cut to nothing). 0: none are; at least 1 otherwise, for kAbsmax
-  // and kStochastic.
+  // Larger values are clipped to this many root mean squares of their block, and the
+  // largest integer represents no more than that. 0: no clipping. Otherwise it is at
+  // least 1 and needs kAbsmax and kStochastic. TernGrad clips at 2.5 (Wen et al. 2017,
+  // arXiv 1705.07878, section 4), but in standard deviations. These are the same for a
+  // mean near zero, and root mean squares do not clip a block of equal values to nothing.
   float clip = 0;
 };
 

@@ -1,8 +1,9 @@
-// Codes of 8, 4 or 2 bits between bytes, where arithmetic has them, and packed, where the
-// wire has them: the first code in the lowest bits.
+// Packs codes of 8, 4 or 2 bits. Arithmetic uses one byte per code; the wire has them
+// packed, the first code in the lowest bits.
 //
-// Part of kernels (comm/base/isa.h): plain loops over words of codes, which every SIMD
-// unit can do. Include it only in files that are built with -O3.
+// These functions are part of kernels (comm/base/isa.h): plain loops over words of codes,
+// which compile for every SIMD unit. Include the file only in sources that are built with
+// -O3.
 #pragma once
 
 #include <cstddef>
@@ -28,8 +29,8 @@ struct Packing<8> {
   }
 };
 
-// Both read and write whole bytes: codes[n] up to the next even number exist, and are
-// zero when packed.
+// Both functions read and write whole bytes: `codes` has room for n rounded up to an even
+// number, and codes beyond n are zero when packed.
 template <>
 struct Packing<4> {
   SYNCLINE_KERNEL void Pack(const uint8_t* codes, size_t n, std::byte* out) {
@@ -48,7 +49,7 @@ struct Packing<4> {
   }
 };
 
-// The same for multiples of four.
+// The same, with n rounded up to a multiple of four.
 template <>
 struct Packing<2> {
   SYNCLINE_KERNEL void Pack(const uint8_t* codes, size_t n, std::byte* out) {

@@ -34,8 +34,8 @@ TileShape ShapeOf(const LowRankHeader& header, size_t elements) {
   return {.elements = elements, .columns = header.columns, .phase = header.phase};
 }
 
-// Tiles whose largest value is beyond these are zeros, because sums of its products might
-// be infinite or denormal; all of it stays in the residual.
+// Tiles whose largest value is outside this range are encoded as zeros, because sums of
+// products might be infinite or denormal. All of it stays in the residual.
 constexpr float kTooLarge = 0x1p96f;
 constexpr float kTooSmall = 0x1p-96f;
 
@@ -74,11 +74,12 @@ class LowRankCodec final : public Codec {
 
  private:
   size_t number_bytes() const { return static_cast<size_t>(options_.factors); }
-  // What is left of the rank in a small tile; 0 where the values themselves are shorter.
+  // Returns the rank that a small tile can have; 0 if the values themselves are shorter.
   uint32_t RankOf(const TileShape& shape) const;
   size_t NumbersOf(const TileShape& shape, uint32_t rank) const;
   absl::StatusOr<LowRankTile> Parse(ByteView bytes, size_t elements) const;
-  // FP32 to the wire's numbers and back; returns those behind what it wrote or read.
+  // Convert FP32 to the wire's numbers and back. They return the bytes after those
+  // written or read.
   MutableByteView Write(std::span<const float> numbers, MutableByteView out) const;
   ByteView Read(ByteView bytes, std::span<float> numbers) const;
   MutableByteView WriteFactors(std::span<const float> values,
@@ -98,10 +99,10 @@ LowRankCodec::LowRankCodec(const LowRankOptions& options)
   SYNCLINE_CHECK(options.rank >= 1 && options.rank <= kMaxRank && options.columns >= 1);
 }
 
-// With a unit vector q, P spans M q, so |M|^2 falls by at least (q^T M^T M q)^2 / |M q|^2
-// = |M q|^2 for the largest column, where q is a unit vector of the basis, and by at
-// least the largest row's square when q is that row. Rounded factors turn the span a
-// little, and what is in it is not exact.
+// With a unit vector q, P spans M q. So |M|^2 falls by at least (q^T M^T M q)^2 /
+// |M q|^2. That is |M q|^2 for the largest column, where q is a unit vector of the basis.
+// It is at least the largest row's square if q is that row. Rounded factors turn the span
+// a little, and the coordinates in it are not exact.
 CodecTraits LowRankCodec::traits() const {
   const double rounding = options_.factors == FactorType::kBf16 ? 0x1p-8 : 0x1p-18;
   const double rows = (kTileElements + 2.0 * options_.columns - 2) / options_.columns;
@@ -126,7 +127,7 @@ size_t LowRankCodec::NumbersOf(const TileShape& shape, uint32_t rank) const {
 }
 
 size_t LowRankCodec::MaxEncodedBytes(uint32_t elements) const {
-  // The phase with the most rows has the longest factors; unless the values are shorter.
+  // The phase with the most rows has the longest factors, unless the values are shorter.
   const TileShape longest = {
       .elements = elements, .columns = options_.columns, .phase = options_.columns - 1};
   const size_t numbers =
@@ -185,7 +186,8 @@ SYNCLINE_KERNEL void FindMaxMagnitude(size_t n, const float* values, float* max)
   *max = MaxMagnitude(values, n);
 }
 
-// The power of two that brings the largest value to [0.5, 1); 0: the tile is zeros.
+// Returns the power of two that scales the largest value to [0.5, 1); 0: the tile is
+// zeros.
 float ScaleOf(std::span<const float> values) {
   float max = 0;
   Kernel<FindMaxMagnitude>::Run(values.size(), values.data(), &max);
@@ -195,15 +197,15 @@ float ScaleOf(std::span<const float> values) {
   return std::ldexp(1.0f, -exponent);
 }
 
-// A tile that is to be factored. Times `scale`, its values are at most 1.
+// A tile to factor. Its values times `scale` are at most 1.
 struct Source {
   TileShape shape = {};
   std::span<const float> values = {};
   float scale = 1;
 };
 
-// The tile's largest row, or the unit vector of its largest column where columns are
-// fewer.
+// Writes the tile's largest row, or the unit vector of its largest column if there are
+// fewer columns than rows.
 void StartFromLargest(const Source& tile, std::span<float> column) {
   std::vector<float> of_rows(tile.shape.rows());
   std::vector<float> of_columns(tile.shape.columns);
@@ -220,7 +222,7 @@ void StartFromLargest(const Source& tile, std::span<float> column) {
   }
 }
 
-// The columns to start from: those of the last step, but random ones where there are
+// Returns the columns to start from: those of the last step, or random ones if there are
 // none.
 std::vector<float> StartColumns(const Source& tile, uint32_t rank,
                                 const EncodeContext& context) {
@@ -262,7 +264,8 @@ MutableByteView LowRankCodec::WriteFactors(std::span<const float> values,
     std::ranges::transform(basis, p.begin(),
                            [](double value) { return static_cast<float>(value); });
     Write(p, out);
-    Read(out, p);  // Q belongs to what the receiver has of P
+    // Q is computed from the P that the receiver will have.
+    Read(out, p);
     Kernel<TimesRows>::Run(tile.shape, values.data(), p.data(), header.rank, q.data());
     if (!context.memory.empty()) {
       std::ranges::transform(q, context.memory.begin(),

@@ -1,12 +1,13 @@
-// PowerSGD by tiles: a tile is part of its tensor's matrix, and travels as two thin
-// factors of it (Vogels et al. 2019, arXiv 1905.13727).
+// PowerSGD by tiles: a tile is a part of its tensor's matrix, and is sent as two thin
+// factors (Vogels et al. 2019, arXiv 1905.13727).
 //
 //   P = orthonormal(M Q);  Q = M^T P;  decoded = P Q^T
 //
-// Q of the last step is where the next one starts, when the caller keeps it
-// (EncodeContext::memory), and random columns otherwise. The last column starts from the
-// tile's largest row, or column where those are fewer: so at least 1 / min(rows, columns)
-// of the square arrives, whatever the tile and the start.
+// Encoding starts from the Q of the last step if the caller keeps it
+// (EncodeContext::memory), and from random columns otherwise. The last column starts from
+// the tile's largest row, or from its largest column if there are fewer columns than
+// rows. So at least 1 / min(rows, columns) of the squared norm is sent for any tile and
+// any start.
 //
 //   SYNCLINE_ASSIGN_OR_RETURN(const std::unique_ptr<Codec> codec,
 //                             MakeLowRankCodec({.rank = 4})->ForMatrix(1000, 300));
@@ -21,9 +22,9 @@
 //   11      1      zero
 //   12             the columns of P, one after another, then those of Q; or the values
 //
-// A tile of n elements that starts at column c has rows c + n over columns, rounded up;
-// what is missing of the first and last row counts as zero. Tiles with a value of 2^96 or
-// more, or none of 2^-96 or more, have factors of zeros.
+// A tile of n elements that starts at column c has (c + n) / columns rows, rounded up;
+// missing elements of the first and last row count as zero. Tiles with a value of 2^96 or
+// more, or with no value of 2^-96 or more, have factors of zeros.
 #pragma once
 
 #include <cstdint>

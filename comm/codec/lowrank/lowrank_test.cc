@@ -33,7 +33,7 @@ INSTANTIATE_TEST_SUITE_P(
 
 // ---- A matrix with known singular values, and the least that any factors lose ----
 
-// `count` orthonormal columns of `n` numbers.
+// Returns `count` orthonormal columns of `n` numbers.
 std::vector<Doubles> Orthonormal(size_t n, size_t count, uint32_t seed) {
   std::mt19937 random(seed);
   std::normal_distribution<double> normal;
@@ -81,7 +81,7 @@ double LeastLoss(size_t rank) {
   return lost / all;
 }
 
-// What is lost when the same tile is encoded again and again, with what is kept of it.
+// Returns the losses when the same tile is encoded repeatedly with its memory.
 std::vector<double> LossesWithMemory(const Codec& codec, std::span<const float> values,
                                      int steps) {
   const auto n = static_cast<uint32_t>(values.size());
@@ -111,13 +111,13 @@ TEST(LowRankCodec, WarmStartsComeNearTheBestFactors) {
     const double cold = LostShare(*codec, values);
     const std::vector<double> warm = LossesWithMemory(*codec, values, 30);
     EXPECT_GT(warm.back(), LeastLoss(rank) * (1 - 1e-5)) << "no factors lose less";
-    // The last column starts anew each time: rank - 1 are the best ones.
+    // The last column is started again each time: rank - 1 columns are the best ones.
     EXPECT_LT(warm.back(), LeastLoss(rank - 1)) << rank;
     EXPECT_LT(warm.back(), 0.99 * cold) << rank;
   }
 }
 
-// With orthogonal rows (or columns) of one length nothing better than the bound is true.
+// For orthogonal rows (or columns) of equal length the bound is attained.
 TEST(LowRankCodec, KeepsItsContractionInTheWorstCase) {
   for (const uint32_t columns : {64u, 256u, 1024u}) {
     const size_t rows = kTileElements / columns;
@@ -200,7 +200,7 @@ TEST(LowRankCodec, DecodesToTheProductOfItsFactorsBitForBit) {
   }
 }
 
-// P has orthonormal columns and Q is M^T P, in double precision.
+// P must have orthonormal columns and Q must be M^T P, in double precision.
 TEST(LowRankCodec, SendsAnOrthonormalBasisAndTheTileInIt) {
   const std::vector<float> values = Gaussian(65000);
   const auto codec = MakeLowRankCodec({.rank = 4, .columns = 301, .factors = kFp32});
@@ -223,8 +223,8 @@ TEST(LowRankCodec, SendsAnOrthonormalBasisAndTheTileInIt) {
   }
 }
 
-// Servers and workers of different CPUs must hold the same view. The number is that of
-// any CPU: this test runs on each instruction set.
+// Servers and workers with different CPUs must hold the same view. The expected number is
+// the same on any CPU: this test runs with each instruction set.
 TEST(LowRankCodec, EncodesToTheSameBytesOnEveryInstructionSet) {
   std::vector<float> values(kTileElements);
   for (uint32_t i = 0; i < values.size(); ++i) {

@@ -1,8 +1,8 @@
 // A tile as a matrix, its products with thin factors, and orthonormal columns.
 //
-// Factors lie column by column. Part of kernels (comm/base/isa.h): every sum has a fixed
-// order, so every instruction set gives the same bits. Include it only in files that are
-// built with -O3.
+// Factors are stored column by column. The functions are part of kernels
+// (comm/base/isa.h): every sum has a fixed order, so every instruction set gives the same
+// bits. Include the file only in sources that are built with -O3.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +13,7 @@
 
 namespace syncline {
 
-// `elements` of a matrix, row by row, from column `phase` of its first row on.
+// `elements` of a matrix, row by row, starting at column `phase` of its first row.
 struct TileShape {
   size_t elements = 0;
   size_t columns = 1;
@@ -22,7 +22,7 @@ struct TileShape {
   size_t rows() const { return (phase + elements + columns - 1) / columns; }
 };
 
-// The elements [first, first + n) of a tile are in one row, from `column` on.
+// Elements [first, first + n) of a tile, which are in one row and start at `column`.
 struct RowPiece {
   size_t first = 0;
   size_t n = 0;
@@ -37,7 +37,7 @@ struct RowPiece {
           .column = row == 0 ? shape.phase : 0};
 }
 
-// Sums of products are added in so many parts.
+// Sums of products have this many parts.
 inline constexpr size_t kDotLanes = 32;
 
 template <typename Number>
@@ -88,8 +88,8 @@ SYNCLINE_KERNEL void TimesRows(TileShape shape, const float* values, const float
   }
 }
 
-// Gram-Schmidt, each column twice, because once is not exact for nearly dependent ones. A
-// column that the others span becomes zero.
+// Gram-Schmidt, with two passes for each column, because one is inexact for nearly
+// dependent columns. A column in the span of the others becomes zero.
 SYNCLINE_KERNEL void Orthonormalize(size_t rows, size_t rank, double* p) {
   constexpr double kSpanned = 1e-6;
   for (size_t j = 0; j < rank; ++j) {
@@ -109,7 +109,7 @@ SYNCLINE_KERNEL void Orthonormalize(size_t rows, size_t rank, double* p) {
   }
 }
 
-// Sums of the squares of each row and of each column, of values times `scale`.
+// Sums the squares of each row and of each column, of values times `scale`.
 SYNCLINE_KERNEL void SquaredNorms(TileShape shape, const float* values, float scale,
                                   float* of_rows, float* of_columns) {
   const size_t rows = shape.rows();
@@ -132,7 +132,7 @@ SYNCLINE_KERNEL void SquaredNorms(TileShape shape, const float* values, float sc
   }
 }
 
-// Factors of a tile as FP32; decoded = P Q^T.
+// Factors of a tile in FP32: decoded = P Q^T.
 struct Factors {
   const float* p = nullptr;
   const float* q = nullptr;

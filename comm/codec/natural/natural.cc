@@ -13,19 +13,20 @@
 namespace syncline {
 namespace {
 
-// An encoding: one byte `base`, at most kMaxBase, and a byte for each value: the sign in
-// the highest bit, and c in the others. It decodes to +-2^(base + c - 127), and to +-0 if
-// c is 0. So base + c is the biased exponent of FP32, and finite for all bytes.
+// An encoding has one byte `base`, at most kMaxBase, and then a byte for each value. The
+// highest bit of that byte is the sign, the others are a code c. The value is +-2^(base +
+// c - 127), or +-0 if c is 0. So base + c is the biased exponent of FP32, and any bytes
+// decode to finite values.
 constexpr uint32_t kMaxCode = 127;
 constexpr uint32_t kMaxBase = 127;
 constexpr uint32_t kMantissaBits = 23;
 constexpr uint32_t kMagnitude = 0x7fffffff;
 
-// Values that are read while they are in the nearest cache.
+// Number of values that are processed while they are in the nearest cache.
 constexpr size_t kStrip = 1024;
 
-// So many elements ahead the memory for codes is fetched. Cores wait for stores to memory
-// that is in no cache one after another.
+// The memory for codes is prefetched this many elements ahead, because a core waits for
+// each store to memory that is in no cache.
 constexpr size_t kAhead = 2048;
 
 [[gnu::always_inline]] inline float Decoded(uint32_t base, std::byte byte) {
@@ -35,7 +36,7 @@ constexpr size_t kAhead = 2048;
   return __builtin_bit_cast(float, magnitude | (code & 0x80) << 24);
 }
 
-// The base with which the largest value, rounded up, has the code kMaxCode.
+// Returns the base with which the largest value, rounded up, has the code kMaxCode.
 SYNCLINE_KERNEL uint32_t BaseOf(const float* values, size_t n) {
   const auto max = __builtin_bit_cast(uint32_t, MaxMagnitude(values, n));
   const uint32_t largest = (max >> kMantissaBits) + 1;
@@ -43,8 +44,8 @@ SYNCLINE_KERNEL uint32_t BaseOf(const float* values, size_t n) {
   return base < kMaxBase ? base : kMaxBase;
 }
 
-// The bits of a mantissa are the chance of its carry when uniform bits are added. The
-// same is true of denormal numbers, whose next power of two is 2^-126.
+// Adding uniform bits to the mantissa carries with a probability equal to the mantissa.
+// The same holds for denormal numbers, whose next power of two is 2^-126.
 SYNCLINE_KERNEL void Round(const float* values, size_t n, uint32_t base,
                            RandomBits random, std::byte* codes) {
   const auto offset = static_cast<int32_t>(base);
@@ -54,7 +55,7 @@ SYNCLINE_KERNEL void Round(const float* values, size_t n, uint32_t base,
         (bits & kMagnitude) + (random.At(static_cast<uint32_t>(i)) >> 9);
     int32_t code = static_cast<int32_t>(carried >> kMantissaBits) - offset;
     code = code > 0 ? code : 0;
-    // Only above 2^127, where no power of two is left.
+    // Only values above 2^127 need this: there is no larger power of two.
     code = code < static_cast<int32_t>(kMaxCode) ? code : kMaxCode;
     codes[i] = static_cast<std::byte>(static_cast<uint32_t>(code) | (bits >> 24 & 0x80));
   }
@@ -62,7 +63,7 @@ SYNCLINE_KERNEL void Round(const float* values, size_t n, uint32_t base,
 
 SYNCLINE_KERNEL void SubtractDecoded(const float* values, size_t n, uint32_t base,
                                      const std::byte* codes, float* residual) {
-#ifndef __clang__  // either the same memory or none in common
+#ifndef __clang__  // the arrays are equal or disjoint
 #pragma GCC ivdep
 #endif
   for (size_t i = 0; i < n; ++i) residual[i] = values[i] - Decoded(base, codes[i]);
@@ -82,9 +83,9 @@ struct NaturalFormat {
     return elements + 1;
   }
 
-  // A value m 2^e, 1 <= m < 2, becomes 2^(e + 1) with probability m - 1, which has the
-  // variance (m - 1)(2 - m) / m^2 of its square: 1/8 at m = 4/3 and less elsewhere
-  // (arXiv 1905.10988, theorem 1). Not for values below 2^-126.
+  // A value m 2^e, 1 <= m < 2, becomes 2^(e + 1) with probability m - 1. The variance is
+  // (m - 1)(2 - m) / m^2 of its square: 1/8 at m = 4/3 and less elsewhere (arXiv
+  // 1905.10988, theorem 1). The bound does not hold for values below 2^-126.
   static CodecTraits TraitsOf(const Options& /*options*/) {
     return {.unbiased = true, .variance = 0.125};
   }

@@ -3,8 +3,8 @@
 //
 //   const std::unique_ptr<Codec> codec = MakeNaturalCodec();
 //
-// A value is rounded to the power of two below or above it, by chance, so that the mean
-// is the value itself. Unlike small integers this keeps the relative error the same for
+// A value is rounded at random to the power of two below or above it, so that the mean is
+// the value itself. Unlike small integers, this keeps the relative error the same for
 // values of any size.
 #pragma once
 

@@ -10,7 +10,7 @@ INSTANTIATE_TEST_SUITE_P(Natural, LossyCodecContract,
                          ::testing::Values(LossyCodecCase{"Natural", MakeNaturalCodec}),
                          LossyCodecCaseName);
 
-// The rule once more, in floating point: 23 random bits against the distance from the
+// The same rule in floating point: compares 23 random bits with the distance from the
 // power of two below.
 float Reference(float value, uint32_t i) {
   if (value == 0) return value;
@@ -87,7 +87,7 @@ TEST(NaturalCodec, TheVarianceIsAnEighthAtWorst) {
   const double sum = std::accumulate(residual.begin(), residual.end(), 0.0);
   const double square = 16.0 / 9 * kTileElements;
   EXPECT_NEAR(error / square, 0.125, 0.002);
-  // 5 standard deviations of a mean.
+  // 5 standard deviations of the mean.
   EXPECT_NEAR(sum / kTileElements, 0, 5 * std::sqrt(0.125 * 16 / 9 / kTileElements));
 }
 

@@ -5,8 +5,9 @@
 //
 // H is symmetric and H H = n, so H / sqrt(n) is a rotation and its own inverse.
 //
-// Part of kernels (comm/base/isa.h): plain loops in a fixed order, so every instruction
-// set gives the same bits. Include it only in files that are built with -O3.
+// The functions are part of kernels (comm/base/isa.h): plain loops in a fixed order, so
+// every instruction set gives the same bits. Include the file only in sources that are
+// built with -O3.
 #pragma once
 
 #include <cstddef>
@@ -21,7 +22,7 @@ namespace syncline {
   a = sum;
 }
 
-// One bit of the index: pairs at distance h. n is a multiple of 2 h.
+// Transforms one bit of the index: pairs at distance h. REQUIRES: n is a multiple of 2 h.
 SYNCLINE_KERNEL void Butterflies2(float* values, size_t n, size_t h) {
   for (size_t i = 0; i < n; i += 2 * h) {
     float* x = values + i;
@@ -38,8 +39,9 @@ SYNCLINE_KERNEL void Butterflies2(float* values, size_t n, size_t h) {
   }
 }
 
-// Three bits in one pass over memory: eight values at distance h, in registers. Written
-// out, because GCC keeps an array of eight in memory and does not vectorise.
+// Transforms three bits in one pass over memory: eight values at distance h, in
+// registers. They are written out because GCC keeps an array of eight in memory and does
+// not vectorise.
 SYNCLINE_KERNEL void Butterflies8(float* values, size_t n, size_t h) {
   for (size_t i = 0; i < n; i += 8 * h) {
     float* x = values + i;
@@ -73,8 +75,8 @@ SYNCLINE_KERNEL void Butterflies8(float* values, size_t n, size_t h) {
   }
 }
 
-// The four lowest bits, whose values are neighbours in a vector: as rows of a transposed
-// 16 x 16 square they are not. n is a multiple of 256.
+// Transforms the four lowest bits, whose values are neighbours in a vector. In rows of a
+// transposed 16 x 16 square they are not. REQUIRES: n is a multiple of 256.
 SYNCLINE_KERNEL void ButterfliesOfNeighbours(float* values, size_t n) {
   constexpr size_t kSide = 16;
   for (size_t i = 0; i < n; i += kSide * kSide) {
@@ -91,7 +93,7 @@ SYNCLINE_KERNEL void ButterfliesOfNeighbours(float* values, size_t n) {
   }
 }
 
-// n is a power of two.
+// REQUIRES: n is a power of two.
 SYNCLINE_KERNEL void Hadamard(float* values, size_t n) {
   size_t h = 1;
   if (n >= 256) {

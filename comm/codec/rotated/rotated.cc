@@ -32,8 +32,8 @@ static_assert(sizeof(RotatedHeader) == 8);
 // Chunks of 16 KiB stay in the nearest cache.
 constexpr uint8_t kChunkLog2 = 12;
 
-// Sums of a chunk of smaller values, and of what the widest quantizer makes of them (the
-// norm of a tile), are finite.
+// Below it, sums of a chunk are finite, also of the values that the widest quantizer
+// produces (the norm of a tile).
 constexpr float kTooLarge = 0x1p96f;
 
 constexpr float kInverseSqrt2 = 0.70710678118654752f;
@@ -42,19 +42,19 @@ SYNCLINE_KERNEL void FindMaxMagnitude(size_t n, const float* values, float* max)
   *max = MaxMagnitude(values, n);
 }
 
-// Of the chunk that starts where `rest` elements of a tile are left.
+// Returns log2 of the chunk that starts where `rest` elements of a tile are left.
 [[gnu::always_inline]] inline uint32_t ChunkLog2(size_t rest) {
   const auto log2 = static_cast<uint32_t>(std::bit_width(rest) - 1);
   return log2 < kChunkLog2 ? log2 : kChunkLog2;
 }
 
-// 1 / sqrt(2^log2), rounded once.
+// Returns 1 / sqrt(2^log2), rounded once.
 [[gnu::always_inline]] inline float ScaleOf(uint32_t log2) {
   const float scale = 1.0f / static_cast<float>(1u << (log2 / 2));
   return log2 % 2 == 0 ? scale : scale * kInverseSqrt2;
 }
 
-// +-scale: D / sqrt(m).
+// Returns scale with a random sign: an element of D / sqrt(m).
 [[gnu::always_inline]] inline float Signed(float scale, uint32_t random) {
   return __builtin_bit_cast(float,
                             __builtin_bit_cast(uint32_t, scale) ^ (random & 0x80000000u));
@@ -75,7 +75,7 @@ SYNCLINE_KERNEL void Rotate(size_t n, const float* values, RandomBits signs, flo
   }
 }
 
-// into.To(out[i], into.Weighted(x[i])), where y = Rotate(x). Destroys y.
+// Computes into.To(out[i], into.Weighted(x[i])), where y = Rotate(x). Overwrites y.
 template <typename Into>
 SYNCLINE_KERNEL void RotateBack(size_t n, float* rotated, RandomBits signs, Into into,
                                 float* values) {
@@ -114,7 +114,7 @@ class RotatedCodec final : public Codec {
   CodecId id() const override { return CodecId::kRotated; }
   std::string_view name() const override { return name_; }
 
-  // Rotations keep lengths: what holds for y holds for x, up to the rounding of 13 sums
+  // Rotations keep lengths: the bounds for y hold for x, up to the rounding of 13 sums
   // each way, 2^-24 of a length each.
   CodecTraits traits() const override {
     constexpr double kRounding = 26 * 0x1p-24;
@@ -161,7 +161,7 @@ size_t RotatedCodec::Encode(std::span<const float> values, std::span<float> resi
                             const EncodeContext& context, MutableByteView out) const {
   const size_t n = values.size();
   SYNCLINE_CHECK(out.size() >= MaxEncodedBytes(static_cast<uint32_t>(n)));
-  // Not the bits that the inner codec rounds by.
+  // The inverted seed gives bits other than those by which the inner codec rounds.
   const RandomBits random(~context.seed, context.step, context.tensor,
                           context.first_element);
   RotatedHeader header = {.seed = random.At(0),

@@ -1,6 +1,6 @@
 // A rotation before any quantizer: y = H D x / sqrt(m), with random signs D and the
 // Walsh-Hadamard transform H of chunks of m values. It spreads large values over their
-// chunk, so that a scale common to a block fits all of it (Suresh et al. 2017, arXiv
+// chunk, so that the scale of a block fits all of its values (Suresh et al. 2017, arXiv
 // 1611.00429).
 //
 //   const auto int4 = MakeRotatedCodec(MakeIntegerCodec({.bits = 4}));
@@ -14,9 +14,9 @@
 //   7       1      zero
 //   8       rest   the rotated tile, as the inner codec encodes it
 //
-// Chunks have 4,096 elements; what is left of a tile has chunks of 2,048, 1,024, ... 1,
-// as its length has bits. Nothing is rotated if a value is 2^96 or more, whose sums might
-// be infinite.
+// Chunks have 4,096 elements. The rest of a tile has chunks of 2,048, 1,024, ... 1, one
+// for each set bit of its length. Nothing is rotated if a value is 2^96 or more, since
+// sums might be infinite.
 #pragma once
 
 #include <memory>
@@ -25,7 +25,7 @@
 
 namespace syncline {
 
-// `inner` takes whole tiles and finite values, and keeps nothing from step to step.
+// REQUIRES: `inner` takes whole tiles and finite values, and keeps no memory.
 std::unique_ptr<Codec> MakeRotatedCodec(std::shared_ptr<const Codec> inner);
 
 }  // namespace syncline

@@ -56,7 +56,7 @@ TEST(Hadamard, IsTheSumOverSignsOfCommonOnes) {
   }
 }
 
-// One bit of the index after another, one pair at a time.
+// Transforms one bit of the index after another, one pair at a time.
 void ScalarHadamard(std::span<float> x) {
   for (size_t h = 1; h < x.size(); h *= 2) {
     for (size_t i = 0; i < x.size(); ++i) {
@@ -90,7 +90,7 @@ TEST(Hadamard, TwiceIsNTimesTheSame) {
   }
 }
 
-// The rotation once more, in double precision.
+// A second implementation of the rotation, in double precision.
 std::vector<double> ReferenceRotation(std::span<const float> values, uint32_t seed) {
   const RandomBits signs(seed, 0, 0, 0);
   std::vector<double> y(values.size());
@@ -113,7 +113,7 @@ std::vector<double> ReferenceRotation(std::span<const float> values, uint32_t se
   return y;
 }
 
-// The bytes after the header are an encoding of the rotated values, up to rounding.
+// The bytes after the header must encode the rotated values, up to rounding.
 TEST(RotatedCodec, EncodesTheRotatedTile) {
   const auto inner = MakeIntegerCodec({.bits = 8, .block_log2 = 8});
   const auto codec = RotatedInteger({.bits = 8, .block_log2 = 8});
@@ -169,7 +169,7 @@ TEST(RotatedCodec, TheSignsChangeWithTheContext) {
   EXPECT_NE(std::memcmp(first.data(), second.data(), 4), 0);
 }
 
-// What it is for: a scale common to a block fits values of like size.
+// The purpose of the codec: the scale of a block fits values of similar size.
 TEST(RotatedCodec, LosesLessOfHeavyTails) {
   const std::vector<float> values = LogNormal(kTileElements, 1);
   const auto gain = [&](const IntegerOptions& options) {
@@ -186,7 +186,8 @@ TEST(RotatedCodec, LosesLessOfHeavyTails) {
             1.5);
 }
 
-// The limit: few values that are nearly all of the length fit few levels as they are.
+// A limit of the codec: if few values make up nearly all of the length, few levels fit
+// them better without a rotation.
 TEST(RotatedCodec, TwoBitsLoseMoreOfNearlySparseTiles) {
   const std::vector<float> values = LogNormal(kTileElements, 2);
   EXPECT_GT(LostShare(*RotatedInteger({.bits = 2}), values),

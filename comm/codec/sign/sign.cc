@@ -21,11 +21,11 @@ constexpr SignOptions kDefaults = {};
 using WireU64 [[gnu::may_alias, gnu::aligned(1)]] = uint64_t;
 using WireU32 [[gnu::may_alias, gnu::aligned(1)]] = uint32_t;
 
-// Elements whose signs are gathered at once; divides every block but the last.
+// Number of elements whose signs are packed at once. It divides every block but the last.
 constexpr size_t kStrip = 256;
 
-// In 32 sums that are added at the end in a fixed order, so that any instruction set
-// gives the same bits.
+// Uses 32 partial sums, which are added at the end in a fixed order, so that every
+// instruction set gives the same bits.
 SYNCLINE_KERNEL float SumOfMagnitudes(const float* values, size_t n) {
   constexpr size_t kLanes = 32;
   float lanes[kLanes] = {};
@@ -40,7 +40,7 @@ SYNCLINE_KERNEL float SumOfMagnitudes(const float* values, size_t n) {
   return lanes[0];
 }
 
-// A block of zeros decodes to zeros, whatever the rule.
+// A block of zeros decodes to zeros under either rule.
 SYNCLINE_KERNEL float ScaleOf(SignScale rule, const float* values, size_t n) {
   constexpr float kMax = std::numeric_limits<float>::max();
   const float sum = SumOfMagnitudes(values, n);
@@ -48,7 +48,7 @@ SYNCLINE_KERNEL float ScaleOf(SignScale rule, const float* values, size_t n) {
   return (sum < kMax ? sum : kMax) / static_cast<float>(n);
 }
 
-// The lowest bits of 8 bytes, as 8 bits.
+// Gathers the lowest bits of 8 bytes into 8 bits.
 [[gnu::always_inline]] inline std::byte Gathered(uint64_t bytes) {
   bytes |= bytes >> 7;
   bytes |= bytes >> 14;
@@ -71,7 +71,7 @@ SYNCLINE_KERNEL void GatherSigns(const float* values, size_t n, std::byte* signs
 
 SYNCLINE_KERNEL void SubtractSigned(const float* values, size_t n, float scale,
                                     float* residual) {
-#ifndef __clang__  // either the same memory or none in common
+#ifndef __clang__  // the arrays are equal or disjoint
 #pragma GCC ivdep
 #endif
   for (size_t i = 0; i < n; ++i) {
@@ -80,7 +80,8 @@ SYNCLINE_KERNEL void SubtractSigned(const float* values, size_t n, float scale,
   }
 }
 
-// Bit j at j. A table, because plain SSE has no shift by a different count in each lane.
+// Element j has only bit j set. It is a table because plain SSE cannot shift lanes by
+// different counts.
 struct BitTable {
   constexpr BitTable() {
     for (uint32_t j = 0; j < 32; ++j) bits[j] = uint32_t{1} << j;
@@ -89,13 +90,13 @@ struct BitTable {
 };
 constexpr BitTable kBitTable;
 
-// +-magnitude, given as bits, for bit j of `signs`.
+// Returns +-magnitude (given as bits), negative if bit j of `signs` is set.
 [[gnu::always_inline]] inline float Signed(uint32_t magnitude, uint32_t signs, size_t j) {
   const uint32_t sign = (signs & kBitTable.bits[j]) != 0 ? kSignBit : 0;
   return __builtin_bit_cast(float, magnitude ^ sign);
 }
 
-// The signs from byte `at` on as a word, the last of n elements in the highest bits used.
+// Returns the last n < 32 signs as a word; `signs` points to their first byte.
 SYNCLINE_KERNEL uint32_t TailSigns(const std::byte* signs, size_t n) {
   uint32_t word = 0;
   for (size_t i = 0; i < (n + 7) / 8; ++i) {
@@ -151,8 +152,8 @@ struct SignFormat {
 
   // For a block of d values x with signs s and scale a = |x|_1 / d, the error is
   // |x - a s|^2 = |x|_2^2 - |x|_1^2 / d, and |x|_1 >= |x|_2 (Karimireddy et al. 2019,
-  // arXiv 1901.09847, section 4). A Gaussian loses 36 %, a single value all but 1/d.
-  // A fixed scale promises nothing.
+  // arXiv 1901.09847, section 4). A Gaussian loses 36 %, a single value all but 1/d. A
+  // fixed scale guarantees nothing.
   static CodecTraits TraitsOf(const Options& options) {
     const double block = static_cast<double>(uint32_t{1} << options.block_log2);
     return {.contraction = options.scale == SignScale::kMean ? 1 / block : 0};

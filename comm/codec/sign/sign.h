@@ -1,10 +1,10 @@
-// Signs: one bit for each value and one FP32 scale for each block of them. 31 times
+// Signs: one bit for each value and one FP32 scale for each block of values, 31 times
 // smaller than FP32.
 //
 //   const std::unique_ptr<Codec> codec = MakeSignCodec({.block_log2 = 12});
 //
-// A value decodes to plus or minus the scale of its block, so nearly all of it is error:
-// keep the residual and add it to the next gradient (memory/).
+// A value decodes to plus or minus the scale of its block, so most of it is error. Keep
+// the residual and add it to the next gradient (comm/compression/memory).
 #pragma once
 
 #include <cstdint>
@@ -15,12 +15,12 @@
 namespace syncline {
 
 enum class SignScale {
-  // The mean magnitude of the block: the scale with the least error for given signs, and
-  // always a contraction. A root mean square is not one: on sparse or heavy-tailed
-  // tensors it loses more than it was given.
+  // The mean magnitude of the block. It is the scale with the least error for given
+  // signs, and always a contraction. A root mean square is not: its error on sparse or
+  // heavy-tailed tensors exceeds the tensor itself.
   kMean,
-  // 1: signSGD, where the learning rate alone is the length of a step, and the sum of
-  // the workers is their vote.
+  // 1: signSGD, where the learning rate alone sets the length of a step, and the sum over
+  // workers is a majority vote.
   kOne,
 };
 

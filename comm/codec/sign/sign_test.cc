@@ -23,7 +23,7 @@ void Append(std::vector<std::byte>& bytes, const void* data, size_t n) {
   bytes.insert(bytes.end(), first, first + n);
 }
 
-// The whole format once more, one value at a time.
+// A second implementation of the whole format, one value at a time.
 std::vector<std::byte> Reference(std::span<const float> values, uint32_t block_log2) {
   std::vector<std::byte> bytes;
   Append(bytes, &block_log2, 4);
@@ -79,8 +79,8 @@ TEST(SignCodec, IsMoreThan31TimesSmallerThanFp32WithItsFrame) {
   EXPECT_GE(4.0 * kTileElements / static_cast<double>(bytes), 31);
 }
 
-// The part of |x|^2 that is lost, as computed for these distributions from their moments:
-// 1 - (E|x|)^2 / E[x^2]. A scale that is not the mean loses more.
+// The share of |x|^2 that is lost, computed from the moments of these distributions:
+// 1 - (E|x|)^2 / E[x^2]. Any scale other than the mean loses more.
 TEST(SignCodec, LosesWhatTheMeanMagnitudeMustLose) {
   const auto codec = MakeSignCodec({});
   std::vector<float> gaussian = Gaussian(kTileElements);

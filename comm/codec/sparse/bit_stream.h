@@ -1,4 +1,4 @@
-// Bits one after another, lowest first: bit i is bit i % 8 of byte i / 8.
+// Reads and writes streams of bits, lowest first: bit i is bit i % 8 of byte i / 8.
 #pragma once
 
 #include <bit>
@@ -10,13 +10,13 @@
 
 namespace syncline {
 
-// Fills `out` from its start; Finish pads the last byte with zeros. REQUIRES: room for
-// all that is written.
+// Fills `out` from its start. Finish pads the last byte with zeros. REQUIRES: room for
+// everything that is written.
 class BitWriter {
  public:
   explicit BitWriter(MutableByteView out) : out_(out) {}
 
-  // The `count` lowest bits of `bits`, the others being zero; at most 32.
+  // Writes the `count` <= 32 lowest bits of `bits`. REQUIRES: the other bits are zero.
   void Write(uint32_t bits, uint32_t count) {
     open_ |= uint64_t{bits} << filled_;
     filled_ += count;
@@ -28,7 +28,7 @@ class BitWriter {
     Write(0, count);
   }
 
-  // Returns the bytes used.
+  // Returns the number of bytes used.
   size_t Finish() {
     for (; filled_ > 0; filled_ -= filled_ < 8 ? filled_ : 8) {
       SYNCLINE_CHECK(used_ < out_.size());
@@ -54,19 +54,20 @@ class BitWriter {
   uint32_t filled_ = 0;  // bits in open_; below 32 between calls
 };
 
-// Reads what may be damaged: past the end there are only zeros, and Overran tells.
+// Reads bytes that may be damaged. Past the end it reads zeros, and Overran returns true.
 class BitReader {
  public:
   explicit BitReader(ByteView bytes) : bytes_(bytes) {}
 
-  // At most 32.
+  // REQUIRES: count <= 32.
   uint32_t Read(uint32_t count) {
     const uint64_t bits = Peek() & ((uint64_t{1} << count) - 1);
     position_ += count;
     return static_cast<uint32_t>(bits);
   }
 
-  // Number of zeros before the next one, which is read too. Stops at the end.
+  // Returns the number of zeros before the next one, and consumes that one. Stops at the
+  // end.
   size_t ReadUnary() {
     size_t zeros = 0;
     uint64_t bits = Peek();
@@ -83,13 +84,13 @@ class BitReader {
 
   bool Overran() const { return position_ > 8 * bytes_.size(); }
 
-  // Nothing is left but zero bits in the last byte.
+  // Whether only zero bits of the last byte are left.
   bool AtCleanEnd() const {
     return !Overran() && 8 * bytes_.size() - position_ < 8 && Peek() == 0;
   }
 
  private:
-  static constexpr size_t kPeeked = 56;  // always there, wherever the position in a byte
+  static constexpr size_t kPeeked = 56;  // bits that Peek can return at any position
 
   uint64_t Peek() const {
     const size_t byte = position_ / 8;

@@ -19,7 +19,7 @@ namespace {
 size_t BytesOfBits(size_t bits) { return (bits + 7) / 8; }
 size_t BlocksOf(uint32_t n) { return (n + kSelectorBlock - 1) / kSelectorBlock; }
 
-// Zeros between the ones of the bitmap.
+// Calls `use` with the number of zeros before each one of the bitmap.
 template <typename Use>
 void ForEachGap(std::span<const uint16_t> positions, Use use) {
   uint32_t next = 0;
@@ -36,7 +36,7 @@ size_t RiceBytes(std::span<const uint16_t> positions, uint32_t rice_bits) {
 }
 
 // Gaps of random positions are geometric, for which b = log2(ln 2 * mean gap) is best
-// (Kiely, JPL IPN 42-159, 2004); real ones are tried next to it.
+// (Kiely, JPL IPN 42-159, 2004). The neighbouring values are tried too, for other gaps.
 IndexCoding BestRice(std::span<const uint16_t> positions) {
   const double mean =
       positions.empty() ? 0 : (positions.back() + 1.0) / double(positions.size()) - 1;
@@ -92,8 +92,8 @@ absl::Status ReadU16(ByteView bytes, const IndexClaim& claim, IndexList& positio
   return absl::OkStatus();
 }
 
-// The set bits of `bits` of them; InvalidArgument if there are more than `most`, or one
-// in the padding.
+// Reads the positions of the set bits among the first `bits`. Fails with InvalidArgument
+// if there are more than claim.count, or one in the padding.
 absl::Status ReadBits(ByteView bytes, const IndexClaim& claim, uint32_t bits,
                       IndexList& set) {
   uint32_t count = 0;
@@ -161,7 +161,8 @@ absl::Status ReadBlocks(ByteView bytes, const IndexClaim& claim, IndexList& posi
   return absl::OkStatus();
 }
 
-// The bytes that a coding must have; those of kRice depend on the positions.
+// Returns the exact number of bytes of a coding, or for kRice, whose size depends on the
+// positions, the claimed one.
 size_t ExpectedBytes(const IndexClaim& claim) {
   switch (claim.coding.coder) {
     case IndexCoder::kEvery:

@@ -58,7 +58,7 @@ void ExpectRefused(const Encoded& encoded, std::string_view why) {
   EXPECT_EQ(Read(encoded).status().code(), absl::StatusCode::kInvalidArgument) << why;
 }
 
-// Bits by the book, one at a time.
+// Counts Rice bits by the definition, one at a time.
 size_t RiceBits(const Indices& indices, uint32_t b) {
   size_t bits = 0;
   int64_t last = -1;
@@ -93,7 +93,8 @@ void ExpectRoundTrips(const Indices& indices, uint32_t n) {
   }
   const IndexCoding chosen = ChooseIndexCoding(indices, n);
   ASSERT_LE(chosen.bytes, (n + 7) / 8);
-  // The search for the Rice parameter looks near the best for random gaps only.
+  // The search for the Rice parameter looks only near the value that is best for random
+  // gaps.
   ASSERT_LE(chosen.bytes, smallest + smallest / 4 + 1) << n << " " << indices.size();
   const auto read = Read(Encode(indices, n, chosen));
   ASSERT_TRUE(read.ok()) << read.status();
@@ -140,8 +141,8 @@ TEST(IndexCoder, IsNearTheEntropyOfRandomPositions) {
 }
 
 TEST(IndexCoder, WritesRiceAsDocumented) {
-  // Gaps 1 and 5 with b = 1: "1 1" is no zero, a one, then 1; "5" two zeros, a one, 1.
-  // In order: 1 1 0 0 1 1, from the lowest bit.
+  // Gaps 1 and 5 with b = 1. Gap 1: no zero, a one, then 1. Gap 5: two zeros, a one, then
+  // 1. In order of the bits, lowest first: 1 1 0 0 1 1.
   const Encoded encoded =
       Encode({1, 7}, 100, {.coder = IndexCoder::kRice, .rice_bits = 1, .bytes = 1});
   // The gap 1 has the high part 0 and the low bit 1.

@@ -1,8 +1,8 @@
-// Positions inside a tile, in ascending order: what a selector finds, an index coder
-// writes and a decoder reads back.
+// Positions inside a tile, in ascending order. A selector finds them, an index coder
+// writes them, and a decoder reads them back.
 //
 //   IndexList list(n);
-//   list.set_count(FindAtLeast(values, floor, list.data()));
+//   FindAtLeast(values, floor, list);
 //   for (const uint16_t i : list.view()) ...
 #pragma once
 
@@ -19,10 +19,12 @@ static_assert(kTileElements <= 65536, "positions are uint16_t");
 
 class IndexList {
  public:
-  // Kernels store whole vectors: so many entries after the last one may be overwritten.
+  // Kernels store whole vectors, so up to this many entries after the last may be
+  // overwritten.
   static constexpr uint32_t kSlack = 32;
 
-  // Room for `capacity` entries, not initialised. REQUIRES: at most kTileElements.
+  // Makes room for `capacity` entries, which are not initialised. REQUIRES: at most
+  // kTileElements.
   explicit IndexList(uint32_t capacity)
       : capacity_(capacity),
         entries_(std::make_unique_for_overwrite<uint16_t[]>(capacity + kSlack)) {
@@ -36,7 +38,7 @@ class IndexList {
     count_ = count;
   }
   void Append(uint32_t index) { entries_[count_++] = static_cast<uint16_t>(index); }
-  // All entries from 0 on.
+  // Sets the entries to 0, 1, ..., count - 1.
   void SetEvery(uint32_t count) {
     set_count(count);
     for (uint32_t i = 0; i < count; ++i) entries_[i] = static_cast<uint16_t>(i);

@@ -15,14 +15,15 @@
 namespace syncline {
 namespace {
 
-// Below this a sample says little, and looking at all values costs little.
+// Smaller tiles are not sampled: a sample says little, and looking at all values costs
+// little.
 constexpr uint32_t kSampledFrom = 4096;
-// Odd, so that the columns of matrices of any usual width are met.
+// It is odd, so that the sample meets all columns of matrices of any usual width.
 constexpr uint32_t kStride = 61;
 
-// Most groups hold nothing to find, and their maximum shows it.
+// Number of values whose maximum is tested at once. Most groups hold nothing to find.
 constexpr size_t kGroup = 16;
-// Hardware does not prefetch across pages. In floats.
+// Prefetch distance in floats. The hardware does not prefetch across pages.
 constexpr size_t kAhead = 1024;
 
 SYNCLINE_KERNEL void FindBody(size_t n, const float* values, uint32_t floor,
@@ -50,9 +51,8 @@ SYNCLINE_KERNEL void FindBody(size_t n, const float* values, uint32_t floor,
 }
 
 #if defined(__x86_64__)
-// Compresses in a register and stores the whole register: compressing stores to memory
-// are very slow on some CPUs, and a branch for groups without a find costs more than it
-// saves.
+// Compresses in a register and stores the whole register. Compressing stores to memory
+// are very slow on some CPUs, and a branch for empty groups costs more than it saves.
 SYNCLINE_TARGET_V4 uint32_t FindV4(std::span<const float> values, uint32_t floor,
                                    uint16_t* out) {
   const __m512i magnitude = _mm512_set1_epi32(0x7fffffff);
@@ -78,8 +78,9 @@ SYNCLINE_TARGET_V4 uint32_t FindV4(std::span<const float> values, uint32_t floor
 }
 #endif
 
-// The k-th largest. A histogram over the range of the keys leaves few to compare, and
-// unlike comparing has no branches that cannot be predicted. REQUIRES: 1 <= k <= keys.
+// Returns the k-th largest key. A histogram over the range of the keys leaves few keys to
+// compare, and unlike comparing it has no unpredictable branches. REQUIRES: 1 <= k <=
+// keys.size().
 uint32_t KthLargest(std::span<const uint32_t> keys, uint32_t k) {
   constexpr int kBinBits = 10;
   uint32_t least = keys[0];
@@ -88,7 +89,7 @@ uint32_t KthLargest(std::span<const uint32_t> keys, uint32_t k) {
     least = std::min(least, key);
     most = std::max(most, key);
   }
-  if (most == least) return most;  // signs and ternary values
+  if (most == least) return most;  // all are equal: signs and ternary values
   const int shift =
       std::max(0, static_cast<int>(std::bit_width(most - least)) - kBinBits);
   std::array<uint32_t, size_t{1} << kBinBits> counts = {};
@@ -108,10 +109,12 @@ uint32_t KthLargest(std::span<const uint32_t> keys, uint32_t k) {
   return *kth;
 }
 
-// At least k of the values above zero, if there are so many, mostly not many more.
+// Finds at least k of the values above zero (if there are that many), and usually few
+// more.
 void FindCandidates(std::span<const float> values, uint32_t k, IndexList& found) {
   if (values.size() >= kSampledFrom) {
-    // Four standard deviations below the k-th: too high a floor is rare.
+    // The rank is four standard deviations beyond the expected one, so too high a floor
+    // is rare.
     const double expected = static_cast<double>(k) / kStride;
     const auto rank = static_cast<uint32_t>(expected + 4 * std::sqrt(expected) + 2);
     FindAtLeast(values, SampledMagnitude(values, kStride, rank), found);
@@ -120,7 +123,7 @@ void FindCandidates(std::span<const float> values, uint32_t k, IndexList& found)
   FindAtLeast(values, kSmallestMagnitude, found);
 }
 
-// Keeps the k largest of more than k.
+// Keeps the k largest. REQUIRES: more than k entries.
 uint32_t KeepLargest(std::span<const float> values, uint32_t k, IndexList& found) {
   std::vector<uint32_t> magnitudes;
   magnitudes.reserve(found.count());

@@ -7,10 +7,12 @@
 namespace syncline {
 namespace {
 
-// After so many rounds t may be a little too large: fewer are sent, unbiased as before.
-constexpr int kMostRounds = 16;
+// After this many rounds t may still be a little too large. Then fewer values are sent,
+// without bias.
+constexpr int kMaxRounds = 16;
 
-// Sums are made in so many parts, always in the same order: the same bits on any CPU.
+// Sums have this many parts, always in the same order, so that any CPU gives the same
+// bits.
 constexpr size_t kLanes = 8;
 
 struct Below {
@@ -42,11 +44,11 @@ Below SumBelow(std::span<const float> values, double bound) {
 
 }  // namespace
 
-// t falls from round to round: those that are surely sent take less of k than their share
-// of the sum, which the others divide.
+// t falls from round to round. Values that are certain to be sent take less of k than
+// their share of the sum; the others share the rest.
 double ProportionalThreshold(std::span<const float> values, uint32_t k) {
   double t = std::numeric_limits<double>::infinity();
-  for (int round = 0; round < kMostRounds; ++round) {
+  for (int round = 0; round < kMaxRounds; ++round) {
     const Below rest = SumBelow(values, t);
     if (rest.sum == 0 || rest.above >= k) break;
     const double next = rest.sum / (k - rest.above);
@@ -61,7 +63,7 @@ void SampleProportionally(std::span<const float> values, double t, uint32_t draw
   constexpr uint64_t kOne = uint64_t{1} << 32;
   const double scale = static_cast<double>(kOne) / t;
   found.set_count(0);
-  uint64_t total = draw;  // of the probabilities, in 2^-32
+  uint64_t total = draw;  // sum of the probabilities, in units of 2^-32
   for (uint32_t i = 0; i < values.size(); ++i) {
     const double magnitude = std::abs(static_cast<double>(values[i]));
     const uint64_t before = total / kOne;

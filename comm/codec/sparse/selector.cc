@@ -27,8 +27,8 @@ bool HasRatio(SelectorKind kind) {
          kind == SelectorKind::kProportional;
 }
 
-// base^exponent for an exponent in [0, 1), of square roots alone: IEEE 754 says what they
-// are, bit for bit, as it does not of std::pow.
+// Returns base^exponent for an exponent in [0, 1). It uses only square roots, whose bits
+// IEEE 754 defines; those of std::pow are not.
 double FractionalPower(double base, double exponent) {
   double power = 1;
   for (int bit = 0; bit < 32; ++bit) {
@@ -50,7 +50,7 @@ uint64_t CountOf(double ratio, uint64_t n) {
   return std::min<uint64_t>(std::max<uint64_t>(k, 1), n);
 }
 
-// Those at least `floor`, if they are about k.
+// Finds the values of at least `floor`. Returns whether there are about k.
 bool FindAbout(uint32_t k, uint32_t floor, std::span<const float> values,
                IndexList& found) {
   FindAtLeast(values, floor, found);
@@ -70,7 +70,7 @@ void SelectSampled(uint32_t k, std::span<const float> values, IndexList& found) 
 void SelectReusing(const SelectorSpec& spec, std::span<const float> values,
                    const EncodeContext& context, IndexList& found) {
   const auto k = static_cast<uint32_t>(TopCount(spec, values.size(), context.step));
-  // Tiles take turns, so that no step is slower than others.
+  // Tiles take turns to find exact thresholds, so that no step is slower than others.
   const uint64_t turn = context.step + context.first_element / kTileElements;
   const uint32_t kept = context.memory.empty() ? 0 : MagnitudeBits(context.memory[0]);
   if (kept != 0 && turn % spec.period != 0 && FindAbout(k, kept, values, found)) return;
@@ -78,7 +78,8 @@ void SelectReusing(const SelectorSpec& spec, std::span<const float> values,
   if (!context.memory.empty()) context.memory[0] = std::bit_cast<float>(smallest);
 }
 
-// The largest of each chunk, so that a region of small values sends some, too.
+// Takes the largest values of each chunk, so that a region of small values sends some
+// too.
 void SelectInChunks(const SelectorSpec& spec, std::span<const float> values,
                     const EncodeContext& context, IndexList& found) {
   const size_t chunk_elements = size_t{1} << spec.chunk_log2;
@@ -95,7 +96,8 @@ void SelectInChunks(const SelectorSpec& spec, std::span<const float> values,
 }
 
 uint32_t MostOfTopK(const SelectorSpec& spec, uint32_t n) {
-  if (spec.scope == SelectorScope::kTensor) return n;  // all that is large may lie here
+  // All large values may be in this tile.
+  if (spec.scope == SelectorScope::kTensor) return n;
   const double ratio = LargestRatio(spec);
   const uint32_t chunk = 1u << spec.chunk_log2;
   const auto of_whole = static_cast<uint32_t>(CountOf(ratio, chunk));
@@ -105,8 +107,8 @@ uint32_t MostOfTopK(const SelectorSpec& spec, uint32_t n) {
 }
 
 uint64_t SharedSeed(const SelectorSpec& spec, const EncodeContext& context) {
-  // Another seed than that of the quantizer's random bits, should the job use one for
-  // both.
+  // The seed differs from that of the quantizer's random bits, in case the job uses one
+  // for both.
   constexpr uint64_t kPositions = 0x9f8a5e3c71d2b604u;
   const RandomBits random(spec.seed ^ kPositions, context.step, context.tensor,
                           context.first_element);
@@ -116,10 +118,10 @@ uint64_t SharedSeed(const SelectorSpec& spec, const EncodeContext& context) {
 void SelectProportionally(uint32_t k, std::span<const float> values,
                           const EncodeContext& context, Selection& selection) {
   const auto n = static_cast<uint32_t>(values.size());
-  // Before anything is drawn: what is sent as it is where more would be must not depend on
-  // the draw, or the mean would be another.
+  // Decides before drawing: whether everything is sent must not depend on the draw, or
+  // the mean would be biased.
   if (k + 1 > LargestListed(n)) return selection.indices.SetEvery(n);
-  // Another seed than that of the quantizer's random bits.
+  // The seed differs from that of the quantizer's random bits.
   constexpr uint64_t kPositions = 0x5be0cd19137e2179u;
   const RandomBits random(context.seed ^ kPositions, context.step, context.tensor,
                           context.first_element);
@@ -154,7 +156,7 @@ absl::Status CheckSelector(const SelectorSpec& spec) {
       !(LargestRatio(spec) >= spec.ratio && LargestRatio(spec) <= 1)) {
     return absl::InvalidArgumentError(absl::StrCat(
         "warmup_ratio ", spec.warmup.ratio, " of a sparse codec is not in [", spec.ratio,
-        ", 1]: a warm-up begins with no less than the ratio it ends with"));
+        ", 1]: a warm-up must not begin below the ratio that it ends with"));
   }
   if (spec.scope == SelectorScope::kTensor && spec.kind != SelectorKind::kTopK) {
     return absl::InvalidArgumentError("scope=tensor is for top-k alone");
@@ -258,7 +260,7 @@ void RandomPositions(uint64_t seed, uint32_t count, uint32_t n, IndexList& posit
   std::array<uint64_t, kTileElements / 64> taken = {};
   const RandomBits random(seed, 0, 0, 0);
   for (uint32_t last = n - count; last < n; ++last) {
-    // A multiple of 2^-32 off uniform.
+    // The deviation from a uniform distribution is a multiple of 2^-32.
     auto position = static_cast<uint32_t>(uint64_t{random.At(last)} * (last + 1) >> 32);
     if ((taken[position / 64] >> (position % 64) & 1) != 0) position = last;
     taken[position / 64] |= uint64_t{1} << (position % 64);

@@ -31,7 +31,7 @@ Indices Selected(const SelectorSpec& spec, const std::vector<float>& values,
   return {view.begin(), view.end()};
 }
 
-// The definition: sort by magnitude, then by position; take k, but no zeros.
+// The definition: sort by magnitude, then by position; take the first k without zeros.
 Indices SortedTopK(const std::vector<float>& values, uint32_t k) {
   std::vector<uint32_t> order(values.size());
   std::iota(order.begin(), order.end(), 0u);
@@ -46,7 +46,7 @@ Indices SortedTopK(const std::vector<float>& values, uint32_t k) {
   return top;
 }
 
-// Of each chunk of 2^n.
+// The same for each chunk of 2^n elements.
 Indices SortedTopKOfChunks(const std::vector<float>& values, uint32_t chunk_log2,
                            double ratio) {
   const size_t chunk = size_t{1} << chunk_log2;
@@ -97,7 +97,7 @@ const std::vector<Input>& Inputs() {
        [](uint32_t, std::mt19937& random) {
          return std::ldexp(normal(random), static_cast<int>(random() % 270) - 145);
        }},
-      // Where the sample looks, all is large, and elsewhere small: and the other way.
+      // All values at sampled positions are large and the others small, and the reverse.
       {"sample too large",
        [](uint32_t i, std::mt19937& random) {
          return i % 61 == 30 ? 5 + normal(random) : 0.001f * normal(random);
@@ -192,7 +192,7 @@ TEST(TopK, LeavesNothingLargerBehindWhenTheThresholdIsSampledOrReused) {
         float memory = 0.1f;
         const Indices found = Selected(spec, values, {.step = 1, .memory = {&memory, 1}});
         const auto count = static_cast<uint32_t>(found.size());
-        // The largest, however many.
+        // They are the largest values, whatever their number.
         float smallest = std::numeric_limits<float>::infinity();
         for (const uint16_t i : found) smallest = std::min(smallest, std::abs(values[i]));
         std::set<uint16_t> sent(found.begin(), found.end());
@@ -263,7 +263,7 @@ TEST(TopK, OfATensorTakesWhatReachesTheThreshold) {
   EXPECT_EQ(MaxSelected(spec, 1000), 1000u);
 }
 
-// The schedule of the paper's code: 25 % falls to 0.1 % by the same factor in each step.
+// The schedule of the paper's code: 25 % falls to 0.1 % by the same factor at each step.
 TEST(RatioWarmup, FallsExponentially) {
   const SelectorSpec spec = {.ratio = 0.001,
                              .warmup = {.steps = 4, .ratio = 0.25, .first_step = 10}};
@@ -318,7 +318,7 @@ TEST(Threshold, TakesWhatIsAboveIt) {
     for (uint32_t i = 0; i < n; ++i) {
       if (std::abs(values[i]) > tau) want.push_back(static_cast<uint16_t>(i));
     }
-    // Of a few values, these may be nearly all, and then are all.
+    // Among few values these may be nearly all; then all are sent.
     if (want.size() <= LargestListed(n)) {
       ASSERT_EQ(Selected(spec, values), want) << n;
     }
@@ -328,7 +328,7 @@ TEST(Threshold, TakesWhatIsAboveIt) {
 TEST(Blocks, TakesAllOfEachBlockThatIsNotAllZero) {
   std::vector<float> values(1000);
   values[300] = 1;
-  values[999] = -0.0f;  // which +0 is not
+  values[999] = -0.0f;  // not +0
   Indices want(512);
   std::iota(want.begin(), want.begin() + 256, uint16_t{256});
   std::iota(want.begin() + 256, want.end(), uint16_t{768});
@@ -383,7 +383,7 @@ TEST(Proportional, TakesFewValuesAsTheyAreAndZerosNever) {
   const Selection few = Proportionally(0.01, values);
   EXPECT_THAT(few.indices.view(), ElementsAre(7, 8, 900));
   EXPECT_LE(few.least, 7.0f);
-  // More than pays: all, as they are.
+  // This many positions cost too much, so all values are sent unchanged.
   const Selection all = Proportionally(0.99, values);
   EXPECT_THAT(all.indices.view(), SizeIs(1000));
   EXPECT_EQ(all.least, 0.0f);

@@ -26,7 +26,7 @@ struct SparseHeader {
 };
 static_assert(sizeof(SparseHeader) == 12);
 
-// An encoding whose values were not looked at.
+// An encoding whose values were not examined.
 struct Listed {
   SparseHeader header = {};
   IndexList positions;
@@ -66,7 +66,7 @@ absl::StatusOr<Listed> ReadListed(ByteView bytes, uint32_t elements) {
 // A checked encoding.
 struct Sent {
   IndexList positions;
-  const Codec* codec = nullptr;  // of the values
+  const Codec* codec = nullptr;  // codec of the values
   ByteView bytes = {};
 };
 
@@ -97,7 +97,7 @@ class SparseCodec final : public Codec {
   std::vector<float> Gather(std::span<const float> values,
                             const Selection& selection) const;
   const Codec* FindValues(uint16_t id) const;
-  // Of so many, with any of the codecs that are decoded.
+  // Returns the maximum size of this many values with any of the accepted codecs.
   size_t MaxValueBytes(uint32_t values) const;
   absl::StatusOr<Sent> Parse(ByteView bytes, uint32_t elements) const;
 
@@ -110,31 +110,29 @@ IndexCoding CodingOf(const SelectorSpec& spec, const Selection& selection, uint3
   return ChooseIndexCoding(selection.indices.view(), n);
 }
 
-// What remains of the squared norm when only part of it is sent, for any tile: k is
-// rounded down, so that a tile of almost two values' worth sends one. A warm-up only
-// sends more.
+// Returns the least share of the squared norm that is sent, for any tile. k is rounded
+// down, so a tile worth almost two values sends one. A warm-up only sends more.
 double LeastShare(const SelectorSpec& spec) {
   switch (spec.kind) {
     case SelectorKind::kTopK:
-      // Of a tensor, a tile may send nothing.
+      // With the scope of a tensor, a tile may send nothing.
       if (spec.scope == SelectorScope::kTensor) return 0;
       return spec.ratio < 1 ? spec.ratio / 2 : 1;
     case SelectorKind::kTopKSampled:
     case SelectorKind::kTopKReuse:
-      return spec.ratio /
-             3;  // ceil(k / 2) of n; three values' worth, two wanted, one sent
+      return spec.ratio / 3;  // ceil(k / 2) of n; worst case: k = 2.99, wants 2, sends 1
     case SelectorKind::kBlocks:
       return 1;
     case SelectorKind::kRandomK:
       return spec.ratio < 1 ? 0 : 1;
-    case SelectorKind::kProportional:  // what is sent is larger than what was there
-    case SelectorKind::kThreshold:     // there may be none above it
+    case SelectorKind::kProportional:  // sent values may be larger than the originals
+    case SelectorKind::kThreshold:     // no value may be above it
       return 0;
   }
   return 0;
 }
 
-// Values that are sent make up for those that are not.
+// Whether values that are sent compensate for those that are not.
 bool MakesUp(const SelectorSpec& spec) {
   return spec.kind == SelectorKind::kProportional ||
          (spec.kind == SelectorKind::kRandomK && spec.scale == RandomKScale::kUnbiased);
@@ -148,26 +146,28 @@ CodecTraits SparseCodec::traits() const {
       of_values.unbiased && (scaled || selector().kind == SelectorKind::kBlocks);
   traits.largest = of_values.largest;
   if (scaled) {
-    // n / k, of kProportional where all magnitudes are the same.
+    // n / k; kProportional reaches it if all magnitudes are equal.
     const double most = selector().ratio < 1 ? 2 / selector().ratio : 1;
-    // Others are clamped.
+    // Larger values would be clamped.
     const bool is_limited = of_values.largest < std::numeric_limits<float>::max();
     if (is_limited) traits.largest /= static_cast<float>(most);
     traits.variance = (1 + of_values.variance) * most - 1;
     return traits;
   }
-  // Values that round at random and are clipped as well (terngrad) are no case for a
-  // memory; that others' errors stay small for the few that are selected is.
+  // A memory does not help values that are rounded at random and clipped as well
+  // (terngrad). It does help others, since their errors stay small for the few selected
+  // values.
   const bool is_clipped = !of_values.unbiased && of_values.variance >= 1;
   if (traits.unbiased || is_clipped) traits.variance = of_values.variance;
-  // Of values that round at random, in the mean.
+  // If the values are rounded at random, this holds in the mean.
   const double kept =
       of_values.unbiased ? std::max(0.0, 1 - of_values.variance) : of_values.contraction;
   traits.contraction = LeastShare(selector()) * kept;
   return traits;
 }
 
-// Of one value or two, int8 with its scale takes more than FP32.
+// Includes all accepted codecs: for one or two values, int8 with its scale takes more
+// bytes than FP32.
 size_t SparseCodec::MaxValueBytes(uint32_t values) const {
   size_t bytes = options_.values->MaxEncodedBytes(values);
   for (const auto& codec : options_.also_decoded) {
@@ -189,7 +189,7 @@ size_t SparseCodec::MaxEncodedBytes(uint32_t elements) const {
   if (most < elements) {
     return sizeof(SparseHeader) + std::min(bitmap, most * sizeof(uint16_t)) + all_values;
   }
-  // All values need no indices.
+  // If all values are sent, there are no indices.
   const uint32_t but_few = LargestListed(elements);
   return sizeof(SparseHeader) + std::max(all_values, bitmap + MaxValueBytes(but_few));
 }
@@ -220,7 +220,7 @@ std::vector<float> SparseCodec::Gather(std::span<const float> values,
   constexpr float kLargest = std::numeric_limits<float>::max();
   const float scale =
       static_cast<float>(values.size()) / static_cast<float>(gathered.size());
-  // Codecs of the values may not know infinity.
+  // Codecs of the values may not support infinity.
   for (float& value : gathered) value = std::clamp(value * scale, -kLargest, kLargest);
   return gathered;
 }
@@ -250,7 +250,7 @@ size_t SparseCodec::Encode(std::span<const float> values, std::span<float> resid
 
   std::vector<float> sent = Gather(values, selection);
   EncodeContext of_values = context;
-  of_values.memory = {};  // the selector's
+  of_values.memory = {};  // it belongs to the selector
   const MutableByteView room = out.subspan(sizeof(header) + coding.bytes);
   const size_t value_bytes = options_.values->Encode(sent, {}, of_values, room);
   if (!residual.empty()) {
@@ -335,7 +335,7 @@ size_t BytesWith(const IndexCoding& coding, const Listed& listed) {
   return sizeof(SparseHeader) + coding.bytes + listed.values.size();
 }
 
-// REQUIRES: `out` has BytesWith.
+// REQUIRES: `out` has BytesWith(coding, listed) bytes.
 void WriteListed(const Listed& listed, const IndexCoding& coding, MutableByteView out) {
   SparseHeader header = listed.header;
   header.coder = static_cast<uint8_t>(coding.coder);

@@ -1,10 +1,10 @@
-// Sparse tiles: a selector chooses values, an index coder writes where they are, and any
-// dense codec what they are. What is not sent is the residual.
+// Sparse tiles: a selector chooses values, an index coder writes their positions, and any
+// dense codec encodes the values. What is not sent stays in the residual.
 //
 //   SYNCLINE_ASSIGN_OR_RETURN(
 //       const std::unique_ptr<Codec> codec,
 //       MakeSparseCodec({.selector = {.kind = SelectorKind::kTopK, .ratio = 0.01},
-//                        .values = MakeInt8()}));
+//                        .values = MakeIntegerCodec({.bits = 8})}));
 //
 // Little-endian layout of an encoding:
 //
@@ -17,7 +17,7 @@
 //   12      indices  index_coder.h
 //           rest     the values, encoded as a tile of their own
 //
-// Decoders take all this from the bytes, whatever their own selector is.
+// Decoders read all of this from the bytes; their own selector does not matter.
 #pragma once
 
 #include <cstddef>
@@ -37,22 +37,24 @@ struct SparseOptions {
   std::string name = "sparse";  // Codec::name
   SelectorSpec selector = {};
   std::shared_ptr<const Codec> values = nullptr;  // dense
-  // Encodings with these values are decoded as well.
+  // Codecs of values that are also accepted when decoding.
   std::vector<std::shared_ptr<const Codec>> also_decoded = {};
 };
 
-// InvalidArgument: CheckSelector, or values that are missing or sparse themselves.
+// Fails with InvalidArgument if CheckSelector does, or if `values` is missing or sparse
+// itself.
 absl::StatusOr<std::unique_ptr<Codec>> MakeSparseCodec(SparseOptions options);
 
-// An encoding of `elements` values whose positions are written as GPUs read them, kU16 or
-// kEvery: `bytes` itself, or a copy in `memory`. Nothing: these positions, or values, are
-// none of those that GPUs read. REQUIRES: a valid encoding.
+// Returns the encoding with positions in a form that GPUs read (kU16 or kEvery): `bytes`
+// itself, or a copy in `memory`. Returns nothing if the positions or values have a form
+// that GPUs cannot read. REQUIRES: a valid encoding of `elements` values.
 std::optional<ByteView> WithPlainPositions(ByteView bytes, uint32_t elements,
                                            std::vector<std::byte>& memory);
 
-// What a GPU wrote, with the coder of the positions that Encode would have chosen: bytes
-// written to `out`, which has room for MaxEncodedBytes of the codec. InvalidArgument: it
-// is no encoding, or has no room there.
+// Rewrites an encoding from a GPU with the position coder that Encode would have chosen.
+// Returns the number of bytes written to `out`, which has room for MaxEncodedBytes of the
+// codec. Fails with InvalidArgument if `bytes` is not an encoding or the result does not
+// fit.
 absl::StatusOr<size_t> WithSmallestPositions(ByteView bytes, uint32_t elements,
                                              MutableByteView out);
 

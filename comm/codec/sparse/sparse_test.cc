@@ -39,8 +39,8 @@ constexpr SelectorSpec kUnbiasedWarmup = {.kind = SelectorKind::kRandomK,
                                           .warmup = {.steps = 40, .ratio = 0.9},
                                           .scale = RandomKScale::kUnbiased};
 
-// Values that are unbiased draw; the suite wants to see that they do. Those that are not
-// must keep the largest value finite, which bf16 rounds to infinity.
+// Unbiased values draw random numbers, which the suite expects to see. Biased ones must
+// keep the largest value finite, but bf16 rounds it to infinity.
 INSTANTIATE_TEST_SUITE_P(
     Sparse, LossyCodecContract,
     ::testing::Values(
@@ -118,7 +118,7 @@ TEST(SparseCodec, WritesTheDocumentedBytes) {
 TEST(SparseCodec, LeavesRoomForInt8ValuesAtOneHundredAndTwentyTimes) {
   const Bytes bytes = Encode(*Make({.ratio = 0.01}), Gaussian(65536));
   const size_t without_values = bytes.size() - 655 * sizeof(float);
-  // A byte each, a scale for each 64 of them, and the header of the tile.
+  // One byte for each value, a scale for each 64 of them, and the header of the tile.
   const size_t with_int8 = 64 + without_values + 655 + 4 * (655 / 64 + 2);
   EXPECT_GE(65536 * sizeof(float) / with_int8, 120u);
 }
@@ -134,7 +134,7 @@ TEST(SparseCodec, RoundsTheValuesAsTheirCodecDoes) {
   EXPECT_EQ(got, want);
 }
 
-// Of all tiles of a tensor, one may have to send all it has.
+// One tile of a tensor may have to send all of its values.
 TEST(SparseCodec, HasRoomForWhatATensorsThresholdSelects) {
   for (const MakeValues values : {MakeFp32Codec, MakeBf16Codec}) {
     const auto codec = Make({.ratio = 0.01, .scope = SelectorScope::kTensor}, values);
@@ -153,8 +153,8 @@ TEST(SparseCodec, HasRoomForWhatATensorsThresholdSelects) {
   }
 }
 
-// A quarter of the positions, as at the beginning of a warm-up, cost what their entropy
-// says: 0.811 bits per element, where a bitmap takes 1.
+// A quarter of the positions, as at the beginning of a warm-up, cost about their entropy:
+// 0.811 bits per element, where a bitmap takes 1.
 TEST(SparseCodec, IndicesOfAWarmupCostLittleMoreThanTheirEntropy) {
   for (const double ratio : {0.25, 0.1, 0.03, 0.01, 0.001}) {
     const Bytes bytes = Encode(*Make({.ratio = ratio}), Gaussian(65536));
@@ -195,7 +195,7 @@ TEST(SparseCodec, RandomKSendsNoIndicesAndAnyDecoderFindsThem) {
     ASSERT_EQ(decoded[i] + residual[i], values[i]);
     ASSERT_TRUE(decoded[i] == 0 || residual[i] == 0);
   }
-  // Another worker sends the same positions.
+  // Another worker must send the same positions.
   const Bytes other = Encode(*worker, Gaussian(65536, 2), {}, {.seed = 9, .step = 2});
   EXPECT_TRUE(std::equal(bytes.begin(), bytes.begin() + 20, other.begin()));
 }
@@ -209,8 +209,8 @@ TEST(SparseCodec, UnbiasedRandomKMultipliesByWhatIsMissing) {
   EXPECT_EQ(std::ranges::count(decoded, 0.0f), 750);
 }
 
-// The variance d/k - 1 of the paper, at a size that k divides.
-// Laplacian values, as gradients often are: random-k loses almost three times as much.
+// Uses Laplacian values, as gradients often are: random-k loses almost three times as
+// much.
 TEST(SparseCodec, ProportionalHasLessVarianceThanRandomK) {
   std::mt19937 random(5);
   std::exponential_distribution<float> exponential;

@@ -9,7 +9,7 @@
 namespace syncline {
 namespace {
 
-// Vectors for the bins; counting has none.
+// The bins are computed in vectors; the counting cannot be.
 SYNCLINE_KERNEL void CountBody(size_t n, const float* values, int shift,
                                uint64_t* counts) {
   constexpr size_t kGroup = 32;
@@ -35,7 +35,7 @@ float TensorHistogram::ThresholdFor(uint64_t k) const {
   const Counts& counts = *counts_;
   uint64_t above = 0;
   uint32_t bin = kInfinityBits >> kShift;
-  // Zeros are in bin 0, with what is too small to tell from them.
+  // Bin 0 holds zeros and values that are too small to be told from them.
   while (bin > 1 && above + counts[bin - 1] <= k) above += counts[--bin];
   const bool has_all = bin == 1;
   if (above == 0 || (!has_all && above < k - above)) return 0;

@@ -86,7 +86,8 @@ TEST(TensorHistogram, ThresholdsAreReachedByHalfOfKToK) {
           EXPECT_GE(count, std::min((k + 1) / 2, nonzero)) << input.name << " " << n;
           continue;
         }
-        // More than half of k lie within 1/128 of the k-th largest, or there is nothing.
+        // No threshold: more than half of k values lie within 1/128 of the k-th largest,
+        // or all are zero.
         if (nonzero == 0) continue;
         ASSERT_GT(nonzero, k) << input.name << " " << n << " " << ratio;
         const float kth = std::abs(sorted[k - 1]);
@@ -141,7 +142,7 @@ TEST(TensorHistogram, NaNAndInfinityDoNotCount) {
   EXPECT_EQ(HistogramOf({kInfinity, kNan, 0}).ThresholdFor(1), 0);
 }
 
-// What it is for: the largest values of a tensor lie in few of its tiles.
+// The purpose of the scope: the largest values of a tensor lie in few of its tiles.
 TEST(TensorHistogram, TilesSendWhatTheTensorsLargestAre) {
   constexpr int kTiles = 8;
   constexpr SelectorSpec kSpec = {.ratio = 0.01, .scope = SelectorScope::kTensor};

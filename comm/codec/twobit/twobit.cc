@@ -21,10 +21,10 @@ constexpr size_t kCodesInByte = 4;
 constexpr double kLarge = 1.25;  // times the mean magnitude; see twobit.h
 constexpr TwoBitOptions kDefaults = {};
 
-// Elements that are decoded at once; divides every block but the last.
+// Number of elements that are decoded at once. It divides every block but the last.
 constexpr size_t kStrip = 256;
 
-// Sums in double and in order: the same bits on any CPU, and no overflow.
+// Sums in double and in order, which gives the same bits on any CPU and cannot overflow.
 SYNCLINE_KERNEL double LeastLarge(const float* values, size_t n) {
   double sum = 0;
   for (size_t i = 0; i < n; ++i) sum += static_cast<double>(__builtin_fabsf(values[i]));
@@ -54,7 +54,7 @@ SYNCLINE_KERNEL void FindMeans(const float* values, size_t n, double least_large
   }
 }
 
-// `codes` begins with a whole byte: blocks are multiples of four.
+// `codes` begins with a whole byte because blocks are multiples of four.
 SYNCLINE_KERNEL void WriteCodes(const float* values, size_t n, double least_large,
                                 std::byte* codes) {
   for (size_t i = 0; i < n; i += kCodesInByte) {
@@ -128,7 +128,7 @@ struct TwoBitFormat {
     return absl::StrCat("twobit:block=", uint32_t{1} << options.block_log2);
   }
 
-  // Of a bin of n values of one sign the mean keeps |x|_1^2 / n of |x|_2^2, and
+  // For a bin of n values of one sign, the mean keeps |x|_1^2 / n of |x|_2^2, and
   // |x|_1 >= |x|_2.
   static CodecTraits TraitsOf(const Options& options) {
     return {.contraction = 1 / static_cast<double>(uint32_t{1} << options.block_log2)};
@@ -154,7 +154,8 @@ struct TwoBitFormat {
       if (tile.residual == nullptr) continue;
       float* residual = tile.residual + first;
       for (size_t i = 0; i < n; ++i) {
-        const float value = values[i];  // maybe of the residual's memory
+        // `values` may be the residual's memory, so the value is read first.
+        const float value = values[i];
         residual[i] = value - book[BinOf(value, least_large)];
       }
     }

@@ -1,13 +1,13 @@
 // Two bits for each value: its sign, and whether it is large. Each of the four bins of a
-// block decodes to the mean of what is in it, so that no sum of a bin is lost.
+// block decodes to the mean of its values, so the sum of each bin is kept.
 //
 //   const std::unique_ptr<Codec> codec = MakeTwoBitCodec({.block_log2 = 12});
 //
-// Made for the values that a selector sends, as SparseLoCo does (Sarfi et al. 2025, arXiv
-// 2508.15706, whose code book has the means of four bins, too): there are none near zero,
-// and few sizes say most. A value is large if it is above 1.25 times the mean magnitude
-// of its block, which for the largest values of a Gaussian is about where Lloyd's
-// algorithm would cut.
+// The codec is made for the values that a selector sends, as in SparseLoCo (Sarfi et al.
+// 2025, arXiv 2508.15706, whose code book also holds the means of four bins). None of
+// those is near zero, so few distinct sizes suffice. A value is large if it is above 1.25
+// times the mean magnitude of its block. For the largest values of a Gaussian this is
+// close to the threshold that Lloyd's algorithm finds.
 //
 // Little-endian layout of an encoding:
 //
@@ -16,8 +16,8 @@
 //   1       3                 zero
 //   4       16 x blocks       FP32 means of the bins 0 to 3 of each block, finite
 //           rest              two bits an element, the first in the lowest bits of the
-//                             first byte: 1 negative, 2 large; what the last byte has too
-//                             many is zero
+//                             first byte: 1 negative, 2 large; unused bits of the last
+//                             byte are zero
 #pragma once
 
 #include <cstdint>

@@ -16,7 +16,7 @@ INSTANTIATE_TEST_SUITE_P(
         LossyCodecCase{"Of65536", [] { return MakeTwoBitCodec({.block_log2 = 16}); }}),
     LossyCodecCaseName);
 
-// The rule once more, a block at a time and bin by bin.
+// A second implementation, block by block and bin by bin.
 std::vector<std::byte> Reference(const std::vector<float>& values, uint32_t block_log2) {
   const size_t block = size_t{1} << block_log2;
   std::vector<std::byte> bytes = {std::byte(block_log2), std::byte{0}, std::byte{0},

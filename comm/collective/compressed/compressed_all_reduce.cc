@@ -9,19 +9,21 @@
 #include "comm/base/status.h"
 #include "comm/codec/frame.h"
 #include "comm/codec/sparse/tensor_histogram.h"
+#include "comm/collective/compressed/values_transfer.h"
 
 namespace syncline::collective {
 namespace {
 
 constexpr uint64_t kBlockElements = uint64_t{kTilesPerBlock} * kTileElements;
 
-// Ways of a round (SendSizes to Finish).
+// Number of stages of a round (SendSizes to Finish).
 constexpr size_t kWays = 5;
 
-// Of a digest and a size for each rank.
+// A digest and a size for each rank.
 constexpr size_t kWordsOfSize = 2;
 
-// What is left to a mean's sender does not depend on steps, so momentum has no place there.
+// The residual of a mean's sender does not depend on steps, so momentum does not apply to
+// it.
 Transfer OfMeans(const Transfer& transfer) {
   Transfer back = transfer;
   if (back.memory.kind == MemoryKind::kMomentumCorrection) {
@@ -30,41 +32,17 @@ Transfer OfMeans(const Transfer& transfer) {
   return back;
 }
 
-absl::StatusOr<Transfer> TransferOf(std::string_view codec) {
-  SYNCLINE_ASSIGN_OR_RETURN(Transfer transfer, ParseTransfer(codec));
-  const auto refused = [&](const char* why) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("codec '", std::string(codec), "' ", why,
-                     "; an all-reduce takes dense codecs, quantizers and selectors"));
-  };
-  if (transfer.chooses()) return refused("chooses by what servers measure");
-  if (transfer.mean_of_senders) return refused("is averaged over senders by servers");
-  if (transfer.votes) return refused("is decided by a vote of servers");
-  const CompressWhat standard;
-  if (transfer.what.vectors != standard.vectors ||
-      transfer.what.min_elements != standard.min_elements) {
-    return refused("chooses among tensors (vectors, min_elements)");
-  }
-  transfer.what = {
-      .min_elements = 0, .vectors = true, .dense_steps = transfer.what.dense_steps};
-  const auto of_values = transfer.ForTensor({.elements = 1, .dimensions = 1});
-  if (!of_values.ok()) return refused("needs a matrix");
-  return *of_values;
-}
-
-Transfer DenseOf(const Transfer& transfer) {
-  return {.codec = transfer.compresses() ? transfer.dense : transfer.codec};
-}
+constexpr std::string_view kWho = "an all-reduce";
 
 }  // namespace
 
 absl::Status CompressedAllReduce::CheckCodec(std::string_view codec) {
-  return TransferOf(codec).status();
+  return ValuesTransfer(codec, kWho).status();
 }
 
 absl::StatusOr<std::unique_ptr<CompressedAllReduce>> CompressedAllReduce::Create(
     const CompressedOptions& options) {
-  SYNCLINE_ASSIGN_OR_RETURN(Transfer transfer, TransferOf(options.codec));
+  SYNCLINE_ASSIGN_OR_RETURN(Transfer transfer, ValuesTransfer(options.codec, kWho));
   return std::unique_ptr<CompressedAllReduce>(
       new CompressedAllReduce(options, std::move(transfer)));
 }
@@ -96,11 +74,11 @@ absl::Status CompressedAllReduce::Mean(std::span<float> values) {
   if (values.size() != options_.elements) {
     return absl::InvalidArgumentError(
         absl::StrCat("the all-reduce was made for ", options_.elements,
-                     " values and is given ", values.size()));
+                     " values, but was given ", values.size()));
   }
   if (options_.group->ranks() == 1) return options_.group->status();
-  // Also where Run throws, for want of memory: operations still use what the rounds have.
-  failure_ = absl::AbortedError("an earlier call was broken off; form another group");
+  // Remains set if Run throws for lack of memory: operations may still use the rounds.
+  failure_ = absl::AbortedError("an earlier call did not finish; form a new group");
   failure_ = Run(values);
   const bool all_know = failure_.code() == absl::StatusCode::kFailedPrecondition;
   if (!failure_.ok() && !all_know) options_.group->Abort();
@@ -122,8 +100,8 @@ absl::Status CompressedAllReduce::Run(std::span<float> values) {
     threshold_ = histogram.ThresholdFor(count);
   }
   rounds_ = CutIntoRounds();
-  // The oldest round first: what it waits for began first, and on all ranks the
-  // operations have one order.
+  // Processes the oldest round first: its operation began first, and the order of
+  // operations is the same on all ranks.
   for (size_t turn = 0; turn < rounds_.size() + kWays - 1; ++turn) {
     const auto at = [&](size_t way) -> Round* {
       return turn >= way && turn - way < rounds_.size() ? &rounds_[turn - way] : nullptr;
@@ -143,7 +121,7 @@ std::vector<CompressedAllReduce::Round> CompressedAllReduce::CutIntoRounds() con
   std::vector<Round> rounds;
   uint64_t own_first = 0;
   uint64_t first = 0;
-  do {  // once for a tensor of no elements, too: others may mean one that has some
+  do {  // once for no elements, too: other ranks may have some
     const uint64_t elements = std::min(options_.elements - first, ranks * kBlockElements);
     const uint64_t tiles = (TilesOf(elements) + ranks - 1) / ranks;
     rounds.push_back({.first = first,
@@ -205,7 +183,7 @@ absl::Status CompressedAllReduce::SendBlocks(Round& round) {
     if (round.sizes_in[rank * kWordsOfSize] != Digest(round) || size < 0 ||
         static_cast<size_t>(size) > most) {
       absl::Status differs = absl::FailedPreconditionError(absl::StrCat(
-          "rank ", rank, " means another compressed all-reduce than rank ", self,
+          "rank ", rank, " calls a different compressed all-reduce from rank ", self,
           ", with ", options_.elements, " values as '", options_.codec, "' in call ",
           step_, ": give all ranks the same codec, size, seed and number of calls"));
       SetFailedRank(differs, static_cast<int>(rank));
@@ -258,7 +236,7 @@ absl::Status CompressedAllReduce::TakeMean(Round& round) {
                        .count = 1});
 }
 
-// By all-to-all: blocks differ in length, and all-gathers have equal ones.
+// Uses all-to-all because blocks differ in length, while an all-gather needs equal ones.
 absl::Status CompressedAllReduce::SendMean(Round& round) {
   SYNCLINE_RETURN_IF_ERROR(Wait(round));
   const auto ranks = static_cast<size_t>(options_.group->ranks());
@@ -266,7 +244,8 @@ absl::Status CompressedAllReduce::SendMean(Round& round) {
   size_t all = 0;
   for (const int64_t size : round.sizes_in) {
     if (size < 0 || static_cast<size_t>(size) > room_.size()) {
-      return absl::DataLossError("a rank says that its block is longer than any can be");
+      return absl::DataLossError(
+          "a rank announced a block that is longer than any valid one");
     }
     call.receive_counts.push_back(static_cast<size_t>(size));
     all += call.receive_counts.back();
@@ -306,7 +285,8 @@ absl::Status CompressedAllReduce::Finish(Round& round, std::span<float> values) 
 
 absl::Status CompressedAllReduce::Start(Round& round, Call call) {
   call.timeout = options_.timeout;
-  // Nothing to do meanwhile: whoever waits does the work, and no other thread wakes up.
+  // There is nothing else to do meanwhile. The waiting thread does the work, and no other
+  // thread wakes up.
   if (rounds_.size() == 1) return options_.group->Run(std::move(call));
   SYNCLINE_ASSIGN_OR_RETURN(round.handle, options_.group->Start(std::move(call)));
   return absl::OkStatus();

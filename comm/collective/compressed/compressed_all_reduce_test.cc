@@ -23,7 +23,7 @@ namespace {
 using testing::AllOf;
 using testing::HasSubstr;
 
-// Several rounds, the last one of blocks of different length.
+// Several rounds, the last one with blocks of different lengths.
 constexpr uint64_t kElements = 5 * kTilesPerBlock * kTileElements + 3 * kTileElements + 7;
 
 std::vector<float> Gradient(int rank, uint64_t step, uint64_t elements) {
@@ -46,8 +46,8 @@ std::vector<double> PlainMean(int ranks, uint64_t step, uint64_t elements) {
 
 using Values = std::vector<std::vector<float>>;
 
-// What each rank has after `steps` calls, and `still` more in which nothing is given, added
-// up over them.
+// The sums of each rank's results over `steps` calls and `still` further calls with zero
+// input.
 struct Sums {
   Values of_rank;
   uint64_t sent_bytes = 0;
@@ -76,7 +76,7 @@ Sums SumsOf(int ranks, const std::string& codec, uint64_t elements, uint64_t ste
   return sums;
 }
 
-// The mean of what all gave in the first `steps`, added up.
+// Returns the sum of the mean inputs of the first `steps`.
 std::vector<double> PlainSum(int ranks, uint64_t elements, uint64_t steps) {
   std::vector<double> sum(elements);
   for (uint64_t step = 0; step < steps; ++step) {
@@ -102,14 +102,14 @@ void ExpectTheSameBits(const Sums& sums) {
 
 struct Case {
   std::string codec;
-  // Of what has arrived in the end, relative to what was given.
+  // Error of the final sum, relative to what was given.
   double error = 1e-2;
 };
 void PrintTo(const Case& tried, std::ostream* out) { *out << tried.codec; }
 
 class Codecs : public testing::TestWithParam<Case> {};
 
-// What an encoding loses comes later: in the end, nothing of what was given is missing.
+// Losses of an encoding arrive later: in the end nothing that was given may be missing.
 TEST_P(Codecs, DeliverAllThatWasGivenWithTheSameBitsOnAllRanks) {
   constexpr uint64_t kFew = 4 * kTileElements + 100;
   const Sums sums = SumsOf(3, GetParam().codec, kFew, 5, /*still=*/60);
@@ -123,7 +123,7 @@ INSTANTIATE_TEST_SUITE_P(
                     Case{"int4"}, Case{"onebit", 0.05}, Case{"topk:ratio=0.1"},
                     Case{"topk:ratio=0.1,scope=tensor"},
                     Case{"topk:ratio=0.1,values=int8"}, Case{"randomk:ratio=0.5"},
-                    Case{"natural", 0.6}),  // right in the mean only
+                    Case{"natural", 0.6}),  // correct only in the mean
     [](const auto& info) {
       std::string name = info.param.codec;
       std::ranges::replace_if(
@@ -132,7 +132,7 @@ INSTANTIATE_TEST_SUITE_P(
       return name;
     });
 
-// Each round has memory of its own, given and of means.
+// Each round has its own memory for values and for means.
 TEST(CompressedAllReduce, DeliversAllOfSeveralRounds) {
   constexpr uint64_t kTwoRounds = 3 * kTilesPerBlock * kTileElements + kTileElements + 5;
   const Sums sums = SumsOf(2, "topk:ratio=0.2", kTwoRounds, 1, /*still=*/25);
@@ -140,7 +140,7 @@ TEST(CompressedAllReduce, DeliversAllOfSeveralRounds) {
   EXPECT_LT(RelativeError(sums.of_rank[0], PlainSum(2, kTwoRounds, 1)), 1e-2);
 }
 
-// Momentum multiplies what arrives, by ten at most.
+// Momentum multiplies the result, by at most ten.
 TEST(CompressedAllReduce, CorrectsMomentumOnTheWayToTheMean) {
   constexpr uint64_t kFew = kTileElements;
   const Sums sums = SumsOf(2, "dgc:ratio=0.1,momentum=0.9", kFew, 5, /*still=*/60);
@@ -187,8 +187,8 @@ TEST(CompressedAllReduce, TakesAnyNumberOfValues) {
   }
 }
 
-// Error feedback on both ways: what does not arrive of a constant gradient stays bounded,
-// so the mean over steps comes near it. Without memory it would stay where it is.
+// Error feedback in both directions bounds what is missing of a constant gradient, so the
+// mean over steps comes close to it. Without a memory the error would stay.
 TEST(CompressedAllReduce, SendsAllOfAConstantGradientInTheEnd) {
   constexpr uint64_t kFew = kTileElements;
   constexpr int kSteps = 400;
@@ -226,7 +226,7 @@ TEST(CompressedAllReduce, SendsWhatItsCodecNeeds) {
   EXPECT_LT(signs, dense / 25);
 }
 
-// A tile that holds NaN travels densely, and nothing of it is kept.
+// A tile that holds NaN is sent densely, and nothing of it is kept.
 TEST(CompressedAllReduce, PassesNanOnAndForgetsIt) {
   const auto statuses = RunMembers({.ranks = 2}, [&](Group& group) -> absl::Status {
     auto reduce = CompressedAllReduce::Create(

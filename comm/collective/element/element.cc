@@ -15,11 +15,11 @@
 namespace syncline::collective {
 namespace {
 
-// What is combined at a time: stays in the first-level cache.
+// Number of elements that are combined at a time; they stay in the first-level cache.
 constexpr size_t kStrip = 1024;
 
-// All operations give the same bits whichever operand comes first: in some algorithms
-// ranks combine the same values in another order.
+// All operations give the same bits for either order of operands, because in some
+// algorithms ranks combine the same values in different orders.
 template <typename T>
 T OneNan(T value) {
   return value != value ? std::numeric_limits<T>::quiet_NaN() : value;
@@ -32,7 +32,7 @@ struct Sum {
   template <typename T>
   static T Of(T a, T b) {
     if constexpr (std::is_integral_v<T>) {
-      using U = std::make_unsigned_t<T>;  // which wraps around
+      using U = std::make_unsigned_t<T>;  // arithmetic on it wraps around
       return static_cast<T>(static_cast<U>(static_cast<U>(a) + static_cast<U>(b)));
     } else {
       return OneNan(a + b);
@@ -56,7 +56,7 @@ struct Min {
     if constexpr (std::is_integral_v<T>) {
       return b < a ? b : a;
     } else {
-      using Bits = BitsOf<T>;  // of equal values only those of zeros differ
+      using Bits = BitsOf<T>;  // equal values differ in bits only if they are zeros
       const T equal = std::bit_cast<T>(std::bit_cast<Bits>(a) | std::bit_cast<Bits>(b));
       const T least = b < a ? b : a < b ? a : equal;
       return a != a || b != b ? std::numeric_limits<T>::quiet_NaN() : least;
@@ -99,7 +99,7 @@ struct Xor {
 // `a` may be `out`.
 template <typename T, typename Op>
 SYNCLINE_KERNEL void Pair(size_t n, const T* a, const T* b, T* out) {
-#ifndef __clang__  // which checks for overlap at run time, and warns of the pragma
+#ifndef __clang__  // clang checks for overlap at run time, and warns of the pragma
 #pragma GCC ivdep
 #endif
   for (size_t i = 0; i < n; ++i) out[i] = Op::Of(a[i], b[i]);
@@ -164,7 +164,7 @@ struct CombineAs {
   static void Run(const Combination& combination, size_t count, const std::byte* first,
                   std::span<const std::byte* const> others, std::byte* out) {
     const PairFunction<T> pair = FindPair<T>(combination.op);
-    // What is in `out` must not be lost before its turn.
+    // The old values of `out` must not be lost before their turn.
     const bool has_turn = std::find(others.begin(), others.end(), out) != others.end();
     alignas(64) std::array<T, kStrip> before;
     for (size_t begin = 0; begin < count; begin += kStrip) {
@@ -178,7 +178,7 @@ struct CombineAs {
         left = to;
       }
       if (Divides(combination)) {
-        // An int8_t of 200 ranks would be a negative divisor.
+        // As int8_t, 200 ranks would be a negative divisor.
         if constexpr (sizeof(T) == 1) {
           for (size_t i = 0; i < n; ++i)
             end[i] = static_cast<T>(end[i] / combination.divide_by);

@@ -85,7 +85,7 @@ double Oracle(ReduceOp op, double a, double b) {
   return 0;
 }
 
-// Small numbers, so that sums and products are exact in every type.
+// Uses small numbers, so that sums and products are exact in every type.
 TEST(Combine, IsRightForEveryTypeOperationAndLength) {
   std::mt19937 random(7);
   for (int t = 0; t < kElementTypes; ++t) {
@@ -113,7 +113,7 @@ TEST(Combine, IsRightForEveryTypeOperationAndLength) {
         }
         const std::byte* const others[] = {parts[1].data(), parts[2].data(),
                                            parts[3].data()};
-        // In place.
+        // The result may replace the first operand.
         Combine({.type = type, .op = op, .divide_by = 4}, count, parts[0].data(), others,
                 parts[0].data());
         for (size_t i = 0; i < count; ++i) {
@@ -126,7 +126,8 @@ TEST(Combine, IsRightForEveryTypeOperationAndLength) {
   }
 }
 
-// In the order of ranks a rank's own values, which it replaces, are somewhere in the middle.
+// In the order of ranks, a rank's own values, which the result replaces, may be anywhere
+// in the list.
 TEST(Combine, OutMayBeAnyOfThem) {
   std::mt19937 random(11);
   std::uniform_real_distribution<double> wide(-1e6, 1e6);
@@ -260,7 +261,7 @@ TEST(Combine, MinimumAndMaximumKeepNaN) {
 
 template <typename Bits>
 void ExpectSameBitsEitherWay(ElementType type, const std::vector<Bits>& specials) {
-  // As many as a vector holds, so that its kernel runs, too.
+  // As many as a vector holds, so that the vector kernel runs too.
   constexpr size_t kCount = 67;
   for (int o = 0; o < kReduceOps; ++o) {
     if (!IsDefined(type, static_cast<ReduceOp>(o))) continue;
@@ -285,7 +286,7 @@ void ExpectSameBitsEitherWay(ElementType type, const std::vector<Bits>& specials
   }
 }
 
-// Zeros of both signs, ones, infinities, and NaNs of several signs and payloads.
+// Uses zeros of both signs, ones, infinities, and NaNs of several signs and payloads.
 TEST(Combine, GivesTheSameBitsWhicheverComesFirst) {
   ExpectSameBitsEitherWay<uint32_t>(
       ElementType::kF32, {0, 0x80000000, 0x3F800000, 0x7F800000, 0xFF800000, 0x7FC00000,

@@ -29,7 +29,8 @@ BoardTask::BoardTask(SharedWire& wire, const Call& call, const CallHeader& heade
       bytes_(call.op == CollectiveOp::kBarrier ? 0
                                                : call.count * ElementBytes(call.type)) {}
 
-// An all-reduce takes input and output at once; nothing is read from elsewhere later.
+// Copies this rank's values to its board; without an input they are in the output. Later
+// only boards are read.
 void BoardTask::Post() {
   BoardSlot& slot = wire_.own().slots[number_ % 2];
   slot.header = header_;
@@ -79,10 +80,10 @@ bool BoardTask::Advance() {
 
 void BoardTask::Finish() {
   auto* const out = static_cast<std::byte*>(call_.output);
-  // Of nothing, there may be no memory either.
+  // With no elements there may be no memory either.
   switch (bytes_ == 0 ? CollectiveOp::kBarrier : call_.op) {
     case CollectiveOp::kAllReduce: {
-      // In rank order on every rank: the same bits.
+      // Combines in rank order on every rank, which gives the same bits.
       std::vector<const std::byte*> others;
       for (int rank = 1; rank < ranks_; ++rank) others.push_back(ValuesOf(rank));
       Combine({.type = call_.type, .op = call_.reduce, .divide_by = ranks_}, call_.count,

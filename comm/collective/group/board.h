@@ -1,5 +1,6 @@
-// Small operations of the ranks of one host: each posts its values on its own board and
-// reads those of all others. One flag, no ring: about a microsecond with a core for each.
+// Small operations among the ranks of one host. Each rank posts its values on its own
+// board and reads the boards of all others. This needs one flag and no ring, and takes
+// about a microsecond if each rank has a core.
 #pragma once
 
 #include <vector>
@@ -11,14 +12,14 @@
 
 namespace syncline::collective {
 
-// What the board can do: all-reduce, all-gather, broadcast and barrier of at most
-// kBoardBytes from each rank.
+// Whether the board supports a call: all-reduce, all-gather, broadcast and barrier of at
+// most kBoardBytes per rank.
 bool FitsBoard(const Call& call);
 
 class BoardTask final : public Task {
  public:
-  // `number` counts the group's operations on the board, from 1. `call` and `wire` outlive
-  // the task.
+  // `number`: number of the operation among the group's board operations, from 1. `call`
+  // and `wire` must outlive the task.
   BoardTask(SharedWire& wire, const Call& call, const CallHeader& header,
             uint64_t number);
 
@@ -42,7 +43,7 @@ class BoardTask final : public Task {
   const size_t bytes_;
   bool posted_ = false;
   bool done_ = false;
-  int arrived_ = 0;  // ranks before this one have posted
+  int arrived_ = 0;  // the ranks before this one have posted
   absl::Status status_;
 };
 

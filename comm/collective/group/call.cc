@@ -37,6 +37,8 @@ std::string Describe(const CallHeader& header) {
   if (header.exact != 0) absl::StrAppend(&out, " in the exact order of ranks");
   if (header.algorithm == kBoardAlgorithm) {
     absl::StrAppend(&out, " through shared memory");
+  } else if (header.algorithm == kNcclAlgorithm) {
+    absl::StrAppend(&out, " over NCCL");
   } else {
     const auto algorithm = static_cast<Algorithm>(header.algorithm);
     absl::StrAppend(&out, " by ", std::string(AlgorithmName(algorithm)));

@@ -14,10 +14,11 @@
 namespace syncline::collective {
 namespace {
 
-// Of one rank's part of a segment of an all-reduce within a host: what was reduced is still
-// in the cache when it is passed on. Between hosts it would only be a step that all wait in.
+// One rank's part of a segment of an all-reduce within a host. Reduced values are then
+// still in the cache when they are passed on. Between hosts segments would only add steps
+// in which all ranks wait.
 constexpr size_t kSliceBytes = size_t{64} << 10;
-constexpr size_t kMostSchedules = 64;
+constexpr size_t kMaxSchedules = 64;
 
 bool InPlaceByNature(CollectiveOp op) {
   return op == CollectiveOp::kAllReduce || op == CollectiveOp::kBroadcast;
@@ -119,7 +120,7 @@ bool GroupCore::HasActive() const {
 
 absl::StatusOr<std::shared_ptr<const Schedule>> GroupCore::ScheduleFor(
     const Problem& problem, Algorithm algorithm) {
-  if (schedules_.size() >= kMostSchedules) schedules_.clear();
+  if (schedules_.size() >= kMaxSchedules) schedules_.clear();
   std::shared_ptr<const Schedule>& kept = schedules_[KeyOf(problem, algorithm)];
   if (kept == nullptr) {
     SYNCLINE_ASSIGN_OR_RETURN(Schedule made, MakeSchedule(problem, algorithm));
@@ -128,7 +129,7 @@ absl::StatusOr<std::shared_ptr<const Schedule>> GroupCore::ScheduleFor(
   return kept;
 }
 
-// In place where the operation is, otherwise in a copy.
+// Multiplies in place if the operation is in place, otherwise in a copy.
 void GroupCore::Premultiply(PendingCall& pending) const {
   Call& call = pending.call;
   const size_t parts =
@@ -196,7 +197,8 @@ absl::Status GroupCore::Begin(PendingCall& pending) {
   }
   ExecutionPlan plan = {
       .header = pending.header,
-      // Each of two roots would be done by giving, and nobody has what it wants.
+      // Without an answer, each of two roots would be done after sending, although no
+      // rank has what it needs.
       .answered =
           call.op == CollectiveOp::kBroadcast || call.op == CollectiveOp::kScatter,
       .send_counts = call.send_counts,
@@ -232,7 +234,7 @@ bool GroupCore::AdvanceFront(Queue& queue) {
     return true;
   }
   if (!front.task->done()) return moved;
-  // What this rank has given is on its way before anybody hears that it is done.
+  // What this rank has given is on its way before anyone learns that the call is done.
   wire_.Progress();
   const Handle finished = std::move(queue.front());
   queue.pop_front();
@@ -268,13 +270,13 @@ absl::Status GroupCore::CheckFront(Queue& queue, absl::Duration now) {
   const bool is_late = now >= front.deadline;
   if (std::exchange(front.moved, false) && !is_late) return absl::OkStatus();
   absl::Status status = CheckPeers(front);
-  // What a rank sent before it left, died or failed counts.
+  // Data that a rank sent before it left, died or failed still counts.
   if (!status.ok()) {
     if (AdvanceFront(queue)) return absl::OkStatus();
     status = CheckPeers(front);
   }
-  // Who knows what happened does not blame whoever is merely missing, also when this rank
-  // was stopped itself until long after the deadline.
+  // A known failure takes precedence over a rank that is merely missing, also if this
+  // rank itself was stopped until long after the deadline.
   return status.ok() && is_late ? TooLate(front) : status;
 }
 
@@ -283,7 +285,7 @@ absl::Status GroupCore::CheckPeers(const PendingCall& pending) {
   const std::vector<int> ranks = pending.task->WaitingFor();
   absl::Status status = wire_.Check(ranks, direct ? nullptr : &pending.header);
   if (!absl::IsAborted(status)) return status;
-  // A rank may have sent the rest, and left, between the two.
+  // A rank may have sent the rest and left between the two checks.
   const std::vector<int> still = pending.task->WaitingFor();
   const int gone = FailedRank(status).value_or(-1);
   const auto has = [gone](const std::vector<int>& some) {
@@ -295,7 +297,8 @@ absl::Status GroupCore::CheckPeers(const PendingCall& pending) {
 absl::Status GroupCore::TooLate(const PendingCall& pending) const {
   std::vector<int> ranks = pending.task->WaitingFor();
   if (pending.call.op != CollectiveOp::kSendReceive) {
-    // Somebody may wait for another one, too, or have given its part and not said so.
+    // Other ranks may wait for another rank, too, or may have given their part without
+    // saying so.
     const std::vector<int> behind = wire_.Behind(pending.header.sequence);
     const std::vector<int> at_fault = InBoth(ranks, behind);
     if (!behind.empty()) ranks = at_fault.empty() ? behind : at_fault;
@@ -311,7 +314,8 @@ absl::Status GroupCore::TooLate(const PendingCall& pending) const {
   return status;
 }
 
-// Of one that was late: a rank that was in another operation hears in which, too.
+// For an operation that was late: a rank in another operation learns in which one it was,
+// too.
 absl::Status GroupCore::WithItsOwn(const absl::Status& status,
                                    const PendingCall& pending) {
   if (!absl::IsDeadlineExceeded(status) || pending.task == nullptr) return status;

@@ -1,9 +1,9 @@
-// What a group does, without threads, locks and clock: it keeps the order of operations, runs
-// them over a wire, and ends all of them where a rank is gone or late.
+// The logic of a group, without threads, locks and clock. It keeps the order of
+// operations, runs them over a wire, and fails all of them when a rank is lost or late.
 //
-// Group (group.h) gives it threads and the time, tests/group_sim simulated time.
+// Group (group.h) adds threads and real time; tests/group_sim adds simulated time.
 //
-// Thread safety: one thread at a time, but for the const functions about calls.
+// Thread safety: one thread at a time, except the const functions about calls.
 #pragma once
 
 #include <atomic>
@@ -25,15 +25,15 @@
 
 namespace syncline::collective {
 
-// An operation from its call to its end.
+// An operation from its call to its completion.
 struct PendingCall {
   Call call;
   CallHeader header;
   absl::Duration deadline;
-  std::vector<std::byte> scaled = {};  // input of a premultiplied sum
-  std::unique_ptr<Task> task;          // once begun
-  bool moved = false;                  // since the last look
-  absl::Status status;                 // once done
+  std::vector<std::byte> scaled = {};  // scaled input of a premultiplied sum
+  std::unique_ptr<Task> task;          // set once begun
+  bool moved = false;                  // since the last Look
+  absl::Status status;                 // valid once done
   std::atomic<bool> done = false;
 };
 
@@ -49,34 +49,39 @@ class GroupCore {
  public:
   using Handle = std::shared_ptr<PendingCall>;
 
-  // Called inside Advance, Look and Fail.
+  // Called within Advance, Look and Fail.
   class Observer {
    public:
     virtual ~Observer() = default;
-    // The group is over. What was called meanwhile may still be given to Add.
+    // The group has failed. Calls that were made meanwhile may still be passed to Add.
     virtual void OnFailed(const absl::Status& status) = 0;
-    // Nothing reads or writes the call's memory any more: now set status and done.
+    // The call's memory is no longer accessed. The callee must now set status and done.
     virtual void OnDone(PendingCall& pending, const absl::Status& status) = 0;
   };
 
-  // `wire` and `observer` outlive it.
+  // `wire` and `observer` must outlive the core.
   GroupCore(const GroupCoreOptions& options, Wire& wire, Observer& observer);
 
   absl::Status CheckCall(const Call& call) const;
-  // Which algorithm a call gets, and why.
+  // Returns the algorithm for a call, and the reason.
   Choice Choose(const Call& call) const;
+  const Topology& topology() const { return topology_; }
+  // Replaces the default costs. REQUIRES: all members get the same, with no operation in
+  // progress.
+  void SetCosts(const Costs& costs) { topology_.costs = costs; }
 
-  // At the end of its queue. REQUIRES: CheckCall.
+  // Appends a call to its queue. REQUIRES: CheckCall returned OK.
   void Add(const Handle& pending);
   bool HasActive() const;
-  // Moves what can move now. Whether anything moved.
+  // Moves data that can move now. Returns whether any moved.
   bool Advance();
-  // Fails the group where a rank that is needed is gone, or an operation is late. Some
-  // milliseconds apart while anything is active.
+  // Fails the group when a rank that is needed is gone, or an operation is late. Call
+  // every few milliseconds while an operation is active.
   void Look(absl::Duration now);
-  // What the wire needs from time to time, also while nothing is active.
+  // Does the wire's periodic work if it is due. Call it also while no operation is
+  // active.
   void TendIfItIsTime(absl::Duration now);
-  // Tells the others, and ends everything.
+  // Fails the group: tells the other ranks, and ends all operations.
   void Fail(const absl::Status& status);
 
  private:
@@ -96,18 +101,18 @@ class GroupCore {
   static absl::Status WithItsOwn(const absl::Status& status, const PendingCall& pending);
 
   const GroupCoreOptions options_;
-  const Topology topology_;
+  Topology topology_;
   Wire& wire_;
   Observer& observer_;
 
   Queue collectives_;
   std::vector<Queue> sends_;     // by peer
   std::vector<Queue> receives_;  // by peer
-  std::vector<uint64_t> sent_;   // operations with a peer, so far
+  std::vector<uint64_t> sent_;   // number of operations with each peer so far
   std::vector<uint64_t> received_;
-  absl::Duration tended_ = absl::ZeroDuration();  // when it was, last
-  uint64_t begun_ = 0;                            // collective operations
-  uint64_t boarded_ = 0;                          // of them on the board
+  absl::Duration tended_ = absl::ZeroDuration();  // time of the last tending
+  uint64_t begun_ = 0;                            // number of collective operations
+  uint64_t boarded_ = 0;                          // of these, on the board
   std::map<std::string, std::shared_ptr<const Schedule>> schedules_;
 };
 

@@ -1,5 +1,5 @@
-// exact_order: the same bits by every algorithm, on one host and on several, and those of a
-// plain loop.
+// Tests exact_order: the bits are the same for every algorithm, on one host and on
+// several, and equal those of a plain loop.
 #include <algorithm>
 #include <cstring>
 #include <random>
@@ -18,7 +18,7 @@ namespace {
 #ifdef SYNCLINE_SANITIZED
 constexpr size_t kLong = 9001;
 #else
-constexpr size_t kLong = 70'001;  // beyond a ring, in segments
+constexpr size_t kLong = 70'001;  // more than a ring holds, in segments
 #endif
 
 using Bytes = std::vector<std::byte>;
@@ -45,7 +45,8 @@ void WriteAt(ElementType type, double value, Bytes& bytes, size_t i) {
   put(type == ElementType::kBf16 ? Bf16FromFloat(narrow) : F16FromFloat(narrow));
 }
 
-// Of both signs and several magnitudes: no two orders have the same sum for long.
+// Values of both signs and several magnitudes, so that different orders give different
+// sums.
 Bytes ValuesOf(ElementType type, int rank, size_t count) {
   std::mt19937 random(static_cast<uint32_t>(rank) * 1000 + 17);
   Bytes bytes(count * ElementBytes(type));
@@ -56,7 +57,7 @@ Bytes ValuesOf(ElementType type, int rank, size_t count) {
   return bytes;
 }
 
-// T is what is computed in.
+// T is the type of the computation.
 template <typename T>
 Bytes InRankOrder(ElementType type, ReduceOp op, const std::vector<Bytes>& values) {
   Bytes out(values[0].size());
@@ -132,7 +133,7 @@ void CheckAllReduce(Group& group, const Case& of, const std::vector<Bytes>& valu
   }
 }
 
-// To the last rank.
+// The root is the last rank.
 void CheckReduce(Group& group, const Case& of, const std::vector<Bytes>& values) {
   const int root = group.ranks() - 1;
   Bytes out(values[0].size());

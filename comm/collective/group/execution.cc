@@ -10,7 +10,7 @@
 namespace syncline::collective {
 namespace {
 
-// What moves at a time: the peer reads one piece while the next one is written.
+// Maximum size of a piece: the peer reads one piece while the next one is written.
 constexpr size_t kPieceBytes = size_t{64} << 10;
 
 }  // namespace
@@ -133,7 +133,7 @@ std::byte* Execution::At(const Range& range, size_t element) const {
   const size_t offset = (range.first + element) * element_bytes_;
   switch (range.area) {
     case Area::kInput:
-      return const_cast<std::byte*>(plan_.input) + offset;  // only ever a source
+      return const_cast<std::byte*>(plan_.input) + offset;  // used only as a source
     case Area::kOutput:
       return plan_.output + offset;
     case Area::kScratch:
@@ -172,7 +172,7 @@ bool Execution::ReadHeader(Peer& peer) {
 bool Execution::Send(Peer& peer) {
   const uint32_t index = peer.sends[peer.next_send];
   const Step& step = schedule_.steps[index];
-  // Of a barrier the header is all that is sent: it, too, has to wait.
+  // A barrier sends only a header, which must wait for earlier steps too.
   if (step.count() == 0 && !WaitsAreOver(step)) return false;
   if (!peer.header_sent) return SendHeader(peer);
   if (step.count() == 0) {

@@ -1,10 +1,10 @@
-// The engine: runs one rank's schedule over lanes to its peers.
+// Executes one rank's schedule over lanes to its peers.
 //
-// Between two ranks steps run in the schedule's order; those of different peers run side by
-// side, a piece at a time, so that what one peer sends is reduced while it is in the cache
-// and passed on at once. Nothing is written but the schedule's targets.
+// Steps with the same peer run in the schedule's order. Steps with different peers run
+// concurrently, a piece at a time: data from one peer is reduced while it is in the cache
+// and passed on at once. Only the targets of the schedule are written.
 //
-//   Execution execution(schedule, {.header = header, .combination = ..}, buffers, lanes);
+//   Execution execution({.schedule = schedule, .header = header, ...}, lanes);
 //   while (!execution.done() && execution.status().ok()) {
 //     if (!execution.Advance()) WaitForTheNetwork();
 //   }
@@ -26,20 +26,21 @@ namespace syncline::collective {
 
 struct ExecutionPlan {
   std::shared_ptr<const Schedule> schedule = nullptr;
-  CallHeader header = {};  // as it is for most peers
-  // Whoever only gives to a peer hears that it is in the same operation before it is done.
+  CallHeader header = {};  // header for most peers
+  // A rank that only sends to a peer waits for the peer's header, which confirms that it
+  // is in the same operation.
   bool answered = false;
-  // Of all-to-all with unequal counts: what replaces header.count; otherwise empty.
+  // All-to-all with unequal counts: replace header.count. Otherwise empty.
   std::vector<size_t> send_counts = {};
   std::vector<size_t> receive_counts = {};
-  Combination combination = {};  // divide_by is used in steps that complete
+  Combination combination = {};  // divide_by applies to steps that complete
   const std::byte* input = nullptr;
   std::byte* output = nullptr;
 };
 
 class Execution final : public Task {
  public:
-  // `lanes` has one for each rank, null for this one, and outlives the execution.
+  // `lanes` has one entry per rank, null for this one, and must outlive the execution.
   Execution(ExecutionPlan plan, const std::vector<Lane*>& lanes);
 
   bool Advance() override;
@@ -63,10 +64,11 @@ class Execution final : public Task {
   };
 
   Peer& PeerOf(int rank, const std::vector<Lane*>& lanes);
-  // Nothing but this peer keeps its next receive, or its next send, from moving.
+  // Whether the next receive, or the next send, waits only for this peer.
   bool LacksBytesOf(const Peer& peer) const;
   bool LacksRoomOf(const Peer& peer) const;
-  // Of a peer that only gives, or only takes, where plan_.answered: the header back.
+  // If plan_.answered, for a peer that only sends or only receives: the header in the
+  // other direction.
   bool OwesAnswer(const Peer& peer) const;
   bool AwaitsAnswer(const Peer& peer) const;
   bool Send(Peer& peer);
@@ -74,14 +76,16 @@ class Execution final : public Task {
   bool Receive(Peer& peer);
   bool ReadHeader(Peer& peer);
   bool Reduce(uint32_t index);
-  bool Copy(uint32_t index);  // or fold: what needs no peer
-  // Into the target's next `n` elements, from left to right.
+  bool Copy(uint32_t index);  // also folds: steps without a peer
+  // Combines the next `n` elements into the target, from left to right.
   void CombineInto(const Step& step, size_t first, size_t n,
                    std::span<const std::byte* const> operands);
-  // How many elements from the front the steps it waits for allow.
+  // Returns how many leading elements may be processed, given the steps that it waits
+  // for.
   size_t Allowed(const Step& step) const;
   bool WaitsAreOver(const Step& step) const;
-  // How many of `elements` to move so that a message ends at its end only.
+  // Returns how many of `elements` to move, so that only the last piece of a message is
+  // not a multiple of the lane's alignment.
   size_t Whole(const Step& step, size_t done, size_t elements) const;
   bool IsHeldUp(uint32_t index) const;  // by steps that it waits for
   bool IsNext(const Peer& peer, uint32_t index) const;
@@ -93,13 +97,13 @@ class Execution final : public Task {
   const Schedule& schedule_;
   const size_t element_bytes_;
   std::vector<std::byte> scratch_;
-  std::vector<size_t> done_;    // elements of each step
-  std::vector<bool> finished_;  // also steps of no elements are only in their turn
+  std::vector<size_t> done_;    // finished elements of each step
+  std::vector<bool> finished_;  // a step without elements also waits for its turn
   std::vector<Peer> peers_;
-  std::vector<int> peer_index_;   // by rank; -1: none
-  std::vector<uint32_t> copies_;  // not finished
-  size_t unfinished_ = 0;         // steps
-  size_t headers_ = 0;            // that have not been sent or read
+  std::vector<int> peer_index_;   // index into peers_ by rank; -1: none
+  std::vector<uint32_t> copies_;  // unfinished ones
+  size_t unfinished_ = 0;         // number of steps
+  size_t headers_ = 0;            // number of headers to be sent or read
   absl::Status status_;
 };
 

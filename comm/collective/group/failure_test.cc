@@ -1,5 +1,5 @@
-// What happens when ranks disagree, die, hang, leave or are late: nobody waits forever,
-// and everybody learns whose fault it is.
+// Tests what happens when ranks disagree, die, hang, leave or are late. No rank may wait
+// forever, and every rank must learn which rank is at fault.
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -33,9 +33,9 @@ constexpr size_t kLong = 1 << 18;
 struct Disagreement {
   std::string name;
   Call usual;
-  Call odd;  // of rank 1
+  Call odd;  // rank 1's call
   std::string says;
-  int per_host = 0;  // 0: all on one host
+  int per_host = 0;  // ranks per host; 0: all on one host
 };
 
 std::string NameOf(const testing::TestParamInfo<Disagreement>& info) {
@@ -53,14 +53,14 @@ TEST_P(Disagreements, AreFoundAndNamed) {
     call.input = in.data();
     call.output = out.data();
     const absl::Status status = group.Run(call);
-    // And the group is of no use afterwards.
+    // The group must be unusable afterwards.
     EXPECT_FALSE(group.Run({.op = CollectiveOp::kBarrier}).ok());
     return status;
   });
   int found = 0;
   for (const absl::Status& status : statuses) {
     // Between the other two ranks of an all-to-all nothing is wrong, and a root may have
-    // given all that it has before it hears.
+    // given everything before it learns of the failure.
     const CollectiveOp op = GetParam().usual.op;
     const bool may_end = op == CollectiveOp::kAllToAll || op == CollectiveOp::kBroadcast;
     if (status.ok() && may_end) continue;
@@ -116,23 +116,20 @@ INSTANTIATE_TEST_SUITE_P(SomeShare, Disagreements, testing::ValuesIn(Everywhere(
                          NameOf);
 INSTANTIATE_TEST_SUITE_P(
     Board, Disagreements,
-    testing::
-        Values(  // One of the two is what the group chooses for the other ranks' schedule.
-            Disagreement{"OnlyOneAsksForDirect",
-                         {.count = 4, .timeout = absl::Seconds(20)},
-                         {.count = 4,
-                          .algorithm = Algorithm::kDirect,
-                          .timeout = absl::Seconds(20)},
-                         "through shared memory"},
-            Disagreement{"OnlyOneAsksForDoubling",
-                         {.count = 4, .timeout = absl::Seconds(20)},
-                         {.count = 4,
-                          .algorithm = Algorithm::kDoubling,
-                          .timeout = absl::Seconds(20)},
-                         "through shared memory"}),
+    testing::Values(  // One of the two is the algorithm that the group would choose.
+        Disagreement{
+            "OnlyOneAsksForDirect",
+            {.count = 4, .timeout = absl::Seconds(20)},
+            {.count = 4, .algorithm = Algorithm::kDirect, .timeout = absl::Seconds(20)},
+            "through shared memory"},
+        Disagreement{
+            "OnlyOneAsksForDoubling",
+            {.count = 4, .timeout = absl::Seconds(20)},
+            {.count = 4, .algorithm = Algorithm::kDoubling, .timeout = absl::Seconds(20)},
+            "through shared memory"}),
     NameOf);
 
-// 0: on one host; otherwise so many on each.
+// Ranks per host; 0: all on one host.
 class FailureNearAndFar : public testing::TestWithParam<int> {};
 
 INSTANTIATE_TEST_SUITE_P(Group, FailureNearAndFar, testing::Values(0, 1, 2));
@@ -141,7 +138,8 @@ TEST_P(FailureNearAndFar, WhoeverIsLateIsNamedAtTheDeadline) {
   const auto statuses =
       RunMembers({.ranks = 3, .per_host = GetParam()}, [](Group& group) {
         if (group.rank() == 1) {
-          // Is busy with something else, and hears of it all the same.
+          // It is busy with another operation, and must learn of the failure all the
+          // same.
           float value = 1;
           return group.Run({.op = CollectiveOp::kSendReceive,
                             .output = &value,
@@ -184,7 +182,7 @@ TEST(GroupFailure, WhoeverGaveItsPartIsNotNamedAtTheDeadline) {
   EXPECT_TRUE(statuses[1].ok()) << statuses[1];
 }
 
-// What it sent fills the sockets, and it does nothing any more.
+// The sender fills the sockets and then does nothing more.
 TEST(GroupFailure, WhatIsDoneArrivesWithoutItsSender) {
   constexpr size_t kWindow = size_t{4} << 20;
   absl::Notification given[2];
@@ -193,7 +191,7 @@ TEST(GroupFailure, WhatIsDoneArrivesWithoutItsSender) {
   absl::Status statuses[2];
   const auto member = [&](int rank) {
     GroupOptions options = members.Options("test", rank, &store);
-    options.failure_timeout = absl::Seconds(4000);  // beats are no help
+    options.failure_timeout = absl::Seconds(4000);  // beats must not help
     auto group = Group::Create(options);
     if (!group.ok()) {
       statuses[rank] = group.status();
@@ -281,7 +279,7 @@ TEST(GroupFailure, WithoutMemoryTheGroupEndsAndNothingElse) {
   const auto statuses = RunMembers({.ranks = 4}, [](Group& group) {
     if (group.rank() != 2) return group.Run({.op = CollectiveOp::kBarrier});
     float value = 1;
-    // By tree rank 2 keeps what is for rank 3, too: more than there are addresses.
+    // With the tree, rank 2 keeps rank 3's values too: more than there are addresses.
     const auto handle = group.Start({.op = CollectiveOp::kScatter,
                                      .output = &value,
                                      .count = size_t{1} << 52,
@@ -298,7 +296,7 @@ TEST_P(FailureNearAndFar, ADeadlineCountsWhileElementsMove) {
       RunMembers({.ranks = 2, .per_host = GetParam()}, [](Group& group) {
         std::vector<float> values(64 * kLong, 1);
         absl::Status status;
-        // A fast machine may be done before anyone looks at the time, once.
+        // A fast machine may sometimes finish before the deadline is checked.
         for (int i = 0; i < 100 && status.ok(); ++i) {
           status = group.Run({.output = values.data(),
                               .count = values.size(),
@@ -334,14 +332,14 @@ TEST(GroupMeeting, TheCardOfAnEarlierGroupIsRefused) {
   const absl::Status earlier = Join(store, 0).status();
   EXPECT_TRUE(absl::IsFailedPrecondition(earlier)) << earlier.message();
   EXPECT_EQ(FailedRank(earlier), 1);
-  EXPECT_THAT(std::string(earlier.message()), HasSubstr("of an earlier group"));
+  EXPECT_THAT(std::string(earlier.message()), HasSubstr("entry for an earlier group"));
   groups[1] = nullptr;
   const absl::Status ended = Join(store, 0).status();
   EXPECT_TRUE(absl::IsUnavailable(ended)) << ended.message();
   EXPECT_EQ(FailedRank(ended), 1);
 }
 
-// Its memory is still there: this process has it open.
+// The memory still exists, because this process has it open.
 TEST(GroupMeeting, TheMemoryOfSomebodyWhoLeftIsRefused) {
   const SharedLayout layout = SharedLayout::For(2);
   auto own = SharedSegment::Create(layout);
@@ -375,21 +373,21 @@ TEST(FolderStore, AFullDiskIsAnError) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("No space left"));
 }
 
-// Rank 1 gives its part of a reduce and is gone; rank 2 comes when it has been for long.
-using Fate = std::tuple<int, int>;  // a signal; how many on each host, 0: all on one
+// Rank 1 gives its part of a reduce and ends; rank 2 calls the reduce long afterwards.
+using Fate = std::tuple<int, int>;  // a signal, and ranks per host (0: all on one)
 
 class WhoeverIsDone : public testing::TestWithParam<Fate> {
  protected:
   static constexpr int kRanks = 3;
 
-  // Exits with 0 when its reduce ends as it must.
+  // Exits with 0 if its reduce ends as it must.
   [[noreturn]] void Child(int rank) {
     FolderStore store(directory_.path());
     const Members members = {.ranks = kRanks, .per_host = std::get<1>(GetParam())};
     auto group = Group::Create(members.Options("done", rank, &store));
     if (!group.ok()) _exit(2);
     if (rank == 2 && !store.Get("gone", absl::Seconds(60)).ok()) _exit(3);
-    // The root shall have looked whether all are there.
+    // The root must have checked that all are there.
     if (rank == 2) std::this_thread::sleep_for(std::chrono::milliseconds(100));
     std::vector<float> values(10'000, 1);
     const absl::Status status = (*group)->Run({.op = CollectiveOp::kReduce,
@@ -429,14 +427,14 @@ INSTANTIATE_TEST_SUITE_P(Group, WhoeverIsDone,
                          testing::Combine(testing::Values(0, SIGKILL),
                                           testing::Values(0, 1, 2)));
 
-// Each rank is a process; what happens to the last one happens in the middle of an
+// Each rank is a process. The last one is killed or stopped in the middle of an
 // all-reduce that never ends by itself.
 class Processes : public testing::TestWithParam<Fate> {
  protected:
   static constexpr int kRanks = 3;
   static constexpr absl::Duration kFailureTimeout = absl::Seconds(3);
 
-  // Exits with 0 when the group ends as it must: Aborted, naming the last rank.
+  // Exits with 0 if the group ends as it must: Aborted, naming the last rank.
   [[noreturn]] void Child(int rank) {
     FolderStore store(directory_.path());
     const Members members = {

@@ -8,14 +8,16 @@
 #include "absl/strings/str_cat.h"
 #include "comm/base/machine.h"
 #include "comm/base/status.h"
+#include "comm/collective/group/cost_agreement.h"
 #include "comm/collective/group/meeting.h"
 
 namespace syncline::collective {
 namespace {
 
-// How often to look whether all are well; so long a sleeper sleeps that nobody wakes.
+// Interval of checks for failures, and the longest sleep without a wake-up.
 constexpr absl::Duration kLook = absl::Milliseconds(5);
-// About 50 us with a core for each rank: answers to small operations come sooner.
+// About 50 us if each rank has a core, since small operations are answered within that
+// time.
 constexpr int kSpins = 1000;
 constexpr int kSpinsOnNetwork = 100;
 constexpr int kSpinsWhereCoresAreScarce = 20;
@@ -26,7 +28,7 @@ void Pause() {
 #endif
 }
 
-// Looking at sockets costs as much as ten looks at memory.
+// Checking sockets costs as much as ten checks of memory.
 int SpinsOf(const Meeting& meeting, int rank) {
   const bool is_scarce =
       static_cast<int>(DescribeMachine().cores) < meeting.RanksBeside(rank);
@@ -50,19 +52,34 @@ Group::Group(const GroupOptions& options, Meeting meeting)
 
 absl::StatusOr<std::unique_ptr<Group>> Group::Create(const GroupOptions& options) {
   SYNCLINE_ASSIGN_OR_RETURN(Meeting meeting, Meet(options));
+  const std::vector<int> host_of = meeting.host_of;
   std::unique_ptr<Group> group(new Group(options, std::move(meeting)));
   if (group->wire_->tend_every() < absl::InfiniteDuration()) {
     group->tender_ = std::thread([&group = *group] { group.Tend(); });
   }
-  // Nobody may leave before all have found its memory.
-  SYNCLINE_RETURN_IF_ERROR(
-      group->Run({.op = CollectiveOp::kBarrier, .timeout = options.start_timeout}));
+  // A rank must not leave before all have opened its memory, so this waits for all.
+  SYNCLINE_RETURN_IF_ERROR(group->Agree(host_of));
   return group;
+}
+
+absl::Status Group::Agree(const std::vector<int>& host_of) {
+  SYNCLINE_ASSIGN_OR_RETURN(
+      const AgreedCosts agreed,
+      AgreeOnCosts({options_.costs, host_of, options_.start_timeout}, *this));
+  core_.SetCosts(agreed.costs);
+  cost_source_ = agreed.source;
+  return absl::OkStatus();
+}
+
+std::string Group::DescribeCosts() const {
+  return absl::StrCat(
+      DescribeCostsOf(core_.topology(), cost_source_), "; ",
+      DescribeChoices({options_.ranks, local_, options_.exact_order}, core_.topology()));
 }
 
 Group::~Group() {
   TakeOver();
-  // Whoever leaves with nothing under way only says goodbye.
+  // A rank that leaves with no operation in progress only says goodbye.
   TakeIncoming();
   if (core_.HasActive()) core_.Fail(absl::CancelledError("a rank ended the group"));
   {
@@ -95,10 +112,10 @@ absl::StatusOr<Group::Handle> Group::Start(Call call) {
     try {
       worker_ = std::thread([this] { Work(); });
     } catch (const std::system_error& error) {
-      return absl::ResourceExhaustedError(absl::StrCat(
-          "cannot start the thread of a group: ", error.what(),
-          "; nothing was begun: raise the limit of processes, or run the operation "
-          "instead of starting it"));
+      return absl::ResourceExhaustedError(
+          absl::StrCat("cannot start the thread of a group: ", error.what(),
+                       "; nothing was started: raise the limit of processes, or run the "
+                       "operation synchronously"));
     }
   }
   SYNCLINE_RETURN_IF_ERROR(Enqueue(pending));
@@ -127,7 +144,7 @@ absl::Status Group::Wait(const Handle& handle, absl::Duration timeout) {
   absl::MutexLock lock(&mutex_);
   while (!handle->done) {
     if (clock_.Now() >= deadline) {
-      return absl::DeadlineExceededError("the operation still goes on");
+      return absl::DeadlineExceededError("the operation is still running");
     }
     if (driving_ || abort_) {
       changed_.WaitUntil(mutex_, clock_, deadline);
@@ -157,7 +174,7 @@ void Group::Work() {
 
 void Group::TakeIncoming() {
   absl::MutexLock lock(&mutex_);
-  // One by one: none is lost where memory for the queue is.
+  // Moves calls one by one, so that none is lost if the queue runs out of memory.
   for (; !incoming_.empty(); incoming_.pop_front()) core_.Add(incoming_.front());
   has_incoming_ = false;
 }
@@ -173,7 +190,7 @@ void Group::Drive(const PendingCall* until, absl::Duration deadline) {
   } catch (const std::exception& error) {
     core_.Fail(absl::ResourceExhaustedError(absl::StrCat(
         "rank ", options_.rank, " has no memory for an operation: ", error.what(),
-        "; make it smaller, or choose another algorithm; the group is over")));
+        "; make it smaller, or choose another algorithm; the group has ended")));
   }
 }
 
@@ -182,13 +199,15 @@ void Group::DriveUntil(const PendingCall* until, absl::Duration deadline) {
   while (!abort_) {
     if (until != nullptr ? until->done.load() : !core_.HasActive() && !has_incoming_)
       return;
+    SettleIfWanted();
     if (AdvanceAll()) {
       idle = 0;
     } else {
       Idle(&idle);
       if (idle > 0) continue;
     }
-    // Also while something moves: it may be something else, and nothing moves forever.
+    // Checks also while data moves, because it may belong to another operation than the
+    // one that is stuck.
     const absl::Duration now = clock_.Now();
     if (now - looked_ >= kLook) Look();
     if (now >= deadline) return;
@@ -202,7 +221,7 @@ void Group::Idle(int* idle) {
   }
   *idle = 0;
   wire_->PrepareToSleep();
-  if (AdvanceAll() || abort_ || !core_.HasActive()) {
+  if (AdvanceAll() || abort_ || settle_wanted_ || !core_.HasActive()) {
     wire_->Stay();
     return;
   }

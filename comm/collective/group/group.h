@@ -1,16 +1,19 @@
-// A group of ranks that call collective operations together.
+// A group of ranks that perform collective operations together.
 //
-// Every member makes the same collective calls in the same order; a difference is found
-// and named. Sends and receives between two ranks keep an order of their own. A member
-// that dies or hangs ends every operation under way on all others, within the failure
-// timeout, with an error that names it (FailedRank); from then on the group is of no use:
-// form another one. Output is undefined then, and never written later.
+// All members must make the same collective calls in the same order; a difference is
+// detected and reported. Sends and receives between two ranks have an order of their own.
 //
-// Thread safety: any thread may start and wait; collective operations run in the order of
-// Start. Whoever waits does the work, a thread of the group otherwise.
+// When a member dies or hangs, all operations in progress fail on all other members,
+// within the failure timeout, with an error that names it (FailedRank). The group is then
+// unusable: create another one. The output of failed operations is undefined, and is not
+// written later.
+//
+// Thread safety: any thread may start and wait. Collective operations run in the order of
+// Start. A thread that waits does the work; if none waits, a thread of the group does.
 //
 //   MemoryStore store;                              // or any store that all ranks reach
-//   auto group = Group::Create({.name = "step", .rank = rank, .ranks = 4, .store = &store});
+//   auto group = Group::Create(
+//       {.name = "step", .rank = rank, .ranks = 4, .store = &store});
 //   absl::Status status = (*group)->Run({.op = CollectiveOp::kAllReduce,
 //                                        .output = gradient.data(),
 //                                        .count = gradient.size()});
@@ -21,6 +24,7 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
@@ -31,6 +35,7 @@
 #include "comm/base/steady_condition.h"
 #include "comm/collective/group/call.h"
 #include "comm/collective/group/core.h"
+#include "comm/collective/group/costs.h"
 #include "comm/collective/group/store.h"
 #include "comm/collective/group/wire.h"
 #include "comm/collective/schedule/select.h"
@@ -41,74 +46,89 @@ namespace syncline::collective {
 struct Meeting;
 
 struct GroupOptions {
-  // Never used twice with the same store.
+  // Must be unique in the store, for all time.
   std::string name;
   int rank = 0;
   int ranks = 1;
-  Store* store = nullptr;  // used by Create only
-  // F: a member whose process does not run for so long hangs. 100 ms at least.
+  Store* store = nullptr;  // used only by Create
+  // F: a member whose process does not run for this long counts as hung. At least 100 ms.
   absl::Duration failure_timeout = absl::Seconds(10);
-  // Of an operation that names none: members may compute for long between operations.
+  // For operations without a timeout of their own. Long, since members may compute for a
+  // long time between operations.
   absl::Duration timeout = absl::Minutes(30);
   absl::Duration start_timeout = absl::Minutes(5);
 
-  // Sums, averages and products of floating point combine the ranks' values in the order of
-  // ranks, from left to right, BF16 and FP16 in FP32 and rounded once: the same bits whichever
-  // algorithm is chosen, however ranks are spread over hosts, and whatever is cut into pieces.
-  // All members say the same. What it costs: schedule/README.md.
+  // Floating-point sums, averages and products combine the ranks' values in the order of
+  // ranks, from left to right; BF16 and FP16 are computed in FP32 and rounded once. The
+  // result has the same bits for every algorithm, distribution over hosts and
+  // segmentation. Must be equal on all members. For the cost see schedule/README.md.
   bool exact_order = false;
 
-  // Where members are on several hosts: the IP address at which the others reach this one.
-  // Empty: that of the default route.
+  // With several hosts: the IP address at which other hosts reach this one. Empty: the
+  // address of the default route.
   std::string address = {};
-  // Members that say different names share no memory, wherever they run. Usually empty.
+  // Members with different names do not share memory, wherever they run. Usually empty.
   std::string host = {};
-  // Of connections between hosts. All members say the same.
+  // For connections between hosts. Must be equal on all members.
   TcpSecurity security = TcpSecurity::kTls;
+  // The costs by which the group chooses algorithms (cost_agreement.h): "", "probe", or a
+  // file. Rank 0's counts for all members.
+  std::string costs = {};
 };
 
 class Group : private GroupCore::Observer {
  public:
   using Handle = GroupCore::Handle;
 
-  // Blocks until all members are there. Errors: Meet (meeting.h).
+  // Blocks until all members are connected. Fails like Meet (meeting.h).
   static absl::StatusOr<std::unique_ptr<Group>> Create(const GroupOptions& options);
-  // What is under way ends with Cancelled, on the others, too.
+  // Fails operations in progress with Cancelled, also on the other members.
   ~Group() override;
 
   int rank() const { return options_.rank; }
   int ranks() const { return options_.ranks; }
-  // Ranks of each host, where all have as many, with consecutive numbers; 1 otherwise.
+  // Ranks per host, if all hosts have the same number, with consecutive ranks; otherwise
+  // 1.
   int local() const { return local_; }
 
-  // Returns at once; memory of the call stays in use until it is done. An error: nothing
-  // was begun.
+  // Starts an operation without blocking. The call's memory is in use until it is done.
+  // On an error nothing was started.
   absl::StatusOr<Handle> Start(Call call) ABSL_LOCKS_EXCLUDED(mutex_);
-  // DeadlineExceeded: it still goes on.
+  // Waits until the operation is done. DeadlineExceeded: it is still running.
   absl::Status Wait(const Handle& handle, absl::Duration timeout)
       ABSL_LOCKS_EXCLUDED(mutex_);
   bool IsDone(const Handle& handle) const;
-  // Starts and waits to the end.
+  // Starts an operation and waits until it is done.
   absl::Status Run(Call call) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Ends everything under way, here and on all members, with Cancelled. The group is of no
-  // use from then on.
+  // Fails all operations in progress with Cancelled, on all members. The group is
+  // unusable afterwards.
   void Abort() ABSL_LOCKS_EXCLUDED(mutex_);
-  // Waits until what this rank has given is in the hands of the others' hosts, F at most: an
-  // operation is done before. Call it before a process ends that does not end its group.
+  // The same with another error.
+  void Fail(const absl::Status& status) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Blocks until the kernels of the other hosts have all data that this rank has sent, at
+  // most F. An operation may be done earlier. Call it before the process ends without
+  // destroying the group.
   void Settle() ABSL_LOCKS_EXCLUDED(mutex_);
-  // OK while the group is of use.
+  // OK while the group is usable.
   absl::Status status() const ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Which algorithm a call gets, and why.
+  // Returns the algorithm for a call, and the reason.
   Choice Choose(const Call& call) const { return core_.Choose(call); }
+  // The costs by which it chooses, equal on all members.
+  const Costs& costs() const { return core_.topology().costs; }
+  // Returns where the costs come from, and what is chosen for three sizes of an
+  // all-reduce.
+  std::string DescribeCosts() const;
 
  private:
   Group(const GroupOptions& options, Meeting meeting);
 
+  // Waits until all members are here, and agrees on the costs with them.
+  absl::Status Agree(const std::vector<int>& host_of) ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status Enqueue(const Handle& pending) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
-  // The driver's part: one thread at a time.
+  // Driver functions, called by one thread at a time.
   void Drive(const PendingCall* until, absl::Duration deadline)
       ABSL_LOCKS_EXCLUDED(mutex_);
   void DriveUntil(const PendingCall* until, absl::Duration deadline)
@@ -123,10 +143,12 @@ class Group : private GroupCore::Observer {
   void Idle(int* idle) ABSL_LOCKS_EXCLUDED(mutex_);
   void Work() ABSL_LOCKS_EXCLUDED(mutex_);
   void Tend() ABSL_LOCKS_EXCLUDED(mutex_);
-  // The last act of a driver that leaves: takes the mutex.
+  // Ends this thread's turn as the driver; acquires the mutex.
   void HandOver() ABSL_EXCLUSIVE_LOCK_FUNCTION(mutex_);
   void SendTheRest() ABSL_LOCKS_EXCLUDED(mutex_);
-  // Becomes the driver, for good: nobody else drives any more.
+  // Called by the driver: serves a waiting Settle.
+  void SettleIfWanted() ABSL_LOCKS_EXCLUDED(mutex_);
+  // Becomes the last driver: no other thread drives after this.
   void TakeOver() ABSL_LOCKS_EXCLUDED(mutex_);
 
   const GroupOptions options_;
@@ -135,22 +157,25 @@ class Group : private GroupCore::Observer {
   const int local_;  // Problem::local
   const int spins_;
 
-  // Of the driver, but for its functions about calls.
+  // Used by the driver only, except its functions about calls.
   GroupCore core_;
-  absl::Duration looked_ = absl::ZeroDuration();  // when it did last
+  CostSource cost_source_ = CostSource::kBuiltIn;  // constant once created
+  absl::Duration looked_ = absl::ZeroDuration();   // time of the last Look
 
   mutable absl::Mutex mutex_;
   SteadyCondition changed_;
   std::deque<Handle> incoming_ ABSL_GUARDED_BY(mutex_);
   std::atomic<bool> has_incoming_ = false;
   std::atomic<bool> abort_ = false;
+  std::atomic<bool> settle_wanted_ = false;
   bool driving_ ABSL_GUARDED_BY(mutex_) = false;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   absl::Status failure_ ABSL_GUARDED_BY(mutex_);
-  std::thread worker_;  // made by the first Start that nobody waits for
-  bool has_unsent_ ABSL_GUARDED_BY(mutex_) = false;  // and nobody drives
-  SteadyCondition ends_;  // the group does, or something is unsent
-  std::thread tender_;    // where the wire needs it
+  std::thread worker_;  // created by the first Start without a waiting thread
+  bool has_unsent_ ABSL_GUARDED_BY(mutex_) =
+      false;              // data is unsent, and no thread drives
+  SteadyCondition ends_;  // signalled at the group's end, or when data is unsent
+  std::thread tender_;    // only if the wire needs tending
 };
 
 }  // namespace syncline::collective

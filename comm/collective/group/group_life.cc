@@ -1,4 +1,5 @@
-// What a group does when nobody waits for an operation: it lives, settles, and is aborted.
+// The functions of a group that work while no thread waits for an operation: tending,
+// settling and aborting.
 #include "comm/collective/group/group.h"
 
 namespace syncline::collective {
@@ -12,7 +13,8 @@ void Group::HandOver() {
   changed_.SignalAll();
 }
 
-// An operation is done when sockets do not have all of it yet: the others wait for the rest.
+// An operation may be done before the sockets have taken all its data, which the other
+// ranks need.
 void Group::SendTheRest() {
   while (!abort_ && !has_incoming_) {
     core_.TendIfItIsTime(clock_.Now());
@@ -22,7 +24,8 @@ void Group::SendTheRest() {
   }
 }
 
-// Between operations the others must still hear of this rank, and get what it gave them.
+// Between operations the other ranks still need heartbeats, and the data that this rank
+// gave.
 void Group::Tend() {
   absl::MutexLock lock(&mutex_);
   while (!stopping_) {
@@ -49,8 +52,12 @@ void Group::TakeOver() {
 }
 
 void Group::Abort() {
+  Fail(absl::CancelledError("the group was aborted by this process"));
+}
+
+void Group::Fail(const absl::Status& status) {
   TakeOver();
-  core_.Fail(absl::CancelledError("the group was aborted by this process"));
+  core_.Fail(status);
   absl::MutexLock lock(&mutex_);
   driving_ = false;
   changed_.SignalAll();
@@ -59,14 +66,29 @@ void Group::Abort() {
 void Group::Settle() {
   const absl::Duration deadline = clock_.Now() + options_.failure_timeout;
   absl::MutexLock lock(&mutex_);
-  while (driving_ && changed_.WaitUntil(mutex_, clock_, deadline)) {
+  // The driver may be busy for long, in a receive for which nothing comes. In that case
+  // the driver settles.
+  if (driving_) {
+    settle_wanted_ = true;
+    wire_->Wake();
   }
-  if (driving_) return;  // whoever drives sends it
+  while (driving_ && settle_wanted_ && changed_.WaitUntil(mutex_, clock_, deadline)) {
+  }
+  if (driving_) return;
+  settle_wanted_ = false;
   driving_ = true;
   mutex_.Unlock();
   wire_->Settle();
   mutex_.Lock();
   driving_ = false;
+  changed_.SignalAll();
+}
+
+void Group::SettleIfWanted() {
+  if (!settle_wanted_) return;
+  wire_->Settle();
+  absl::MutexLock lock(&mutex_);
+  settle_wanted_ = false;
   changed_.SignalAll();
 }
 

@@ -18,7 +18,7 @@ namespace syncline::collective {
 namespace {
 
 #ifdef SYNCLINE_SANITIZED
-// Beyond a ring all the same, and done in a time that tests may take.
+// Still more than a ring holds, but fast enough for tests.
 constexpr size_t kLong = 4099;
 constexpr size_t kSegments = 150'001;
 #else
@@ -36,7 +36,7 @@ void RunRanks(const Members& members, const std::function<void(Group&)>& body) {
 }
 
 // Integers from 0 to 2, so that sums and products of nine are exact in every type but the
-// smallest, and wrap around there in the oracle as well.
+// smallest. There they wrap around in the oracle as well.
 int Value(int rank, size_t element) {
   return static_cast<int>((static_cast<size_t>(rank) * 7 + element * 5) % 3);
 }
@@ -104,7 +104,7 @@ std::vector<double> InputOf(const Case& of, int rank) {
   return values;
 }
 
-// Of a premultiplied sum.
+// The factor of a premultiplied sum.
 double FactorOf(int rank) { return rank % 2 + 2; }
 
 double Reduced(const Case& of, size_t element) {
@@ -138,7 +138,7 @@ double Reduced(const Case& of, size_t element) {
   return of.type >= ElementType::kI64 ? std::trunc(value) : value;
 }
 
-// From the definitions, in float64.
+// Computed from the definitions, in float64.
 std::vector<double> Expected(const Case& of, int rank) {
   std::vector<double> out;
   const size_t own = static_cast<size_t>(rank) * of.count;
@@ -193,7 +193,7 @@ void Check(Group& group, const Case& of) {
   ASSERT_EQ(output, expected) << Describe(of) << ", rank " << group.rank();
 }
 
-// Every operation with every type, algorithm and length; reductions take turns.
+// Checks every operation with every type, algorithm and length; reductions take turns.
 struct Everything {
   std::vector<size_t> lengths;
   int first_type = 0;
@@ -274,7 +274,7 @@ TEST(Group, ReductionsThatDoNotFitTheirTypeAreRefused) {
 TEST_P(Ranks, LongVectorsAreRight) {
   RunRanks(GetParam(), [](Group& group) {
     CheckEverything(group, {.lengths = {kLong}, .first_type = group.ranks(), .types = 1});
-    // Beyond what the rings hold, in segments.
+    // More than the rings hold, in segments.
     Check(group, {.op = CollectiveOp::kAllReduce,
                   .type = ElementType::kF32,
                   .reduce = ReduceOp::kAverage,
@@ -290,7 +290,7 @@ TEST_P(Ranks, NobodyLeavesABarrierBeforeAllAreThere) {
   RunRanks(GetParam(), [&](Group& group) {
     for (int round = 1; round <= 50; ++round) {
       ++arrived;
-      // By turns on the board and by messages.
+      // Alternates between the board and messages.
       const std::optional<Algorithm> algorithm =
           round % 2 == 0 ? std::optional(Algorithm::kDirect) : std::nullopt;
       ASSERT_TRUE(group.Run({.op = CollectiveOp::kBarrier, .algorithm = algorithm}).ok());
@@ -334,7 +334,7 @@ INSTANTIATE_TEST_SUITE_P(
                     Members{.ranks = 8, .per_host = 4, .missing = 1}),
     NameOf);
 
-// 0: on one host; otherwise so many on each.
+// Ranks per host; 0: all on one host.
 class NearAndFar : public testing::TestWithParam<int> {};
 
 INSTANTIATE_TEST_SUITE_P(Group, NearAndFar, testing::Values(0, 1), [](const auto& info) {
@@ -385,7 +385,7 @@ TEST(Group, AllToAllNeedsNoMemoryForNothing) {
   });
 }
 
-// Both send first, more than a ring holds: neither waits for the other's receive.
+// Both send more than a ring holds first. Neither may wait for the other's receive.
 TEST_P(NearAndFar, SendsAndReceivesPassEachOther) {
   RunRanks({.ranks = 2, .per_host = GetParam()}, [](Group& group) {
     const size_t count = 1 << 20;
@@ -407,7 +407,7 @@ TEST_P(NearAndFar, SendsAndReceivesPassEachOther) {
                                 .source = peer,
                                 .tag = 3});
     ASSERT_TRUE(send.ok() && receive.ok());
-    // A collective operation in between has an order of its own.
+    // A collective operation in between has its own order.
     ASSERT_TRUE(group.Run({.op = CollectiveOp::kBarrier}).ok());
     EXPECT_TRUE(group.Wait(*send, absl::InfiniteDuration()).ok());
     EXPECT_TRUE(group.Wait(*receive, absl::InfiniteDuration()).ok());
@@ -449,7 +449,7 @@ TEST_P(NearAndFar, AWaitMayEndBeforeTheOperation) {
       float second = 1;
       const auto after = group.Start({.output = &second, .count = 1});
       EXPECT_FALSE(group.IsDone(*handle));
-      // Now the other one may begin.
+      // Now the other rank may begin.
       ASSERT_TRUE(group
                       .Run({.op = CollectiveOp::kSendReceive,
                             .input = &value,

@@ -1,6 +1,6 @@
-// A lane carries a stream of bytes to one peer and another one back. Messages lie in it
-// one after the other, each padded to kLaneAlignment, so that elements never straddle what
-// is handed out at once.
+// A lane carries a stream of bytes to one peer, and another stream back. Messages follow
+// each other, each padded to kLaneAlignment, so that elements never straddle the views
+// that Room() and Arrived() return.
 //
 // Thread safety: one thread at a time.
 #pragma once
@@ -21,15 +21,16 @@ class Lane {
  public:
   virtual ~Lane() = default;
 
-  // Where the next bytes may be written; a multiple of kLaneAlignment, empty when the
+  // Returns free space for the next bytes, a multiple of kLaneAlignment; empty when the
   // lane is full. Valid until Commit.
   virtual MutableByteView Room() = 0;
   // Sends the first `bytes` of Room(). REQUIRES: a multiple of kLaneAlignment.
   virtual void Commit(size_t bytes) = 0;
 
-  // What has arrived; a multiple of kLaneAlignment. Valid until Consume.
+  // Returns the bytes that have arrived, a multiple of kLaneAlignment. Valid until
+  // Consume.
   virtual ByteView Arrived() = 0;
-  // Forgets the first `bytes` of Arrived(). REQUIRES: a multiple of kLaneAlignment.
+  // Drops the first `bytes` of Arrived(). REQUIRES: a multiple of kLaneAlignment.
   virtual void Consume(size_t bytes) = 0;
 };
 

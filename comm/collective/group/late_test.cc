@@ -1,4 +1,4 @@
-// What the ranks of a group hear of an operation that was late.
+// Tests what the ranks of a group learn about an operation that was late.
 #include <string>
 
 #include "absl/status/status.h"
@@ -15,7 +15,32 @@ using testing::AllOf;
 using testing::HasSubstr;
 using testing::Not;
 
-// 0: on one host; otherwise so many ranks on each.
+// A process that ends settles, although it still waits for data that no rank sends.
+TEST(Group, SettlesWhileAReceiveIsPending) {
+  const auto statuses = RunMembers(
+      {.ranks = 2, .per_host = 1, .failure_timeout = absl::Minutes(2)}, [](Group& group) {
+        float value = 1;
+        float never = 0;
+        const auto message = [&](int from, int tag, float& memory) {
+          return Call{.op = CollectiveOp::kSendReceive,
+                      .input = &memory,
+                      .output = &memory,
+                      .count = 1,
+                      .root = 1 - from,
+                      .source = from,
+                      .tag = static_cast<uint32_t>(tag),
+                      .timeout = absl::Seconds(30)};
+        };
+        if (group.rank() == 0) return group.Run(message(1, 0, value));
+        const auto receives = group.Start(message(0, 7, never));
+        group.Settle();
+        return receives.ok() ? group.Run(message(1, 0, value)) : receives.status();
+      });
+  EXPECT_TRUE(statuses[0].ok()) << statuses[0];
+  EXPECT_TRUE(statuses[1].ok()) << statuses[1];
+}
+
+// Ranks per host; 0: all on one host.
 class LateOperation : public testing::TestWithParam<int> {};
 
 INSTANTIATE_TEST_SUITE_P(Group, LateOperation, testing::Values(0, 1));
@@ -33,7 +58,7 @@ TEST_P(LateOperation, IsNamedToWhoeverIsInAnotherOneWithItsOwn) {
                            .root = 0,
                            .source = 1};
         if (group.rank() == 0) {
-          // Once it is here, rank 1 has begun what it began before.
+          // When this has arrived, rank 1 has started the call before it.
           const absl::Status received = group.Run(send);
           return received.ok() ? group.Run(late) : received;
         }
@@ -58,7 +83,7 @@ TEST_P(LateOperation, IsNamedToWhoeverIsInAnotherOneWithItsOwn) {
                       "from rank 0 to 1 with tag 7")));
 }
 
-// Each would be done by giving all that it has. Up to 2 KiB go over the board of a host.
+// Each root would be done after giving everything. Up to 2 KiB use the board of a host.
 TEST_P(LateOperation, RootsThatNameThemselvesHearOfEachOther) {
   for (const CollectiveOp op : {CollectiveOp::kBroadcast, CollectiveOp::kScatter}) {
     for (const size_t count : {1, 5000, 300000}) {

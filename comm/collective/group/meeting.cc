@@ -39,7 +39,7 @@ absl::Status CheckOptions(const GroupOptions& options) {
         absl::StrCat("the failure timeout of a group is ",
                      absl::FormatDuration(options.failure_timeout), ", but must be ",
                      absl::FormatDuration(kLeastFailureTimeout),
-                     " at least: a rank may wait for a core as long as that"));
+                     " or more: a rank may wait that long for a core"));
   }
   return absl::OkStatus();
 }
@@ -50,12 +50,13 @@ absl::Status AboutRank(int rank, const absl::Status& why) {
   return status;
 }
 
-// What ranks tell each other before they can talk.
+// Exchanges information between ranks through the store, before they can communicate.
 class Cards {
  public:
   explicit Cards(const GroupOptions& options) : options_(options) {}
 
-  // `own` under "GROUP/KIND/RANK", and then what all others have there.
+  // Publishes `own` under "GROUP/KIND/RANK", and returns what all ranks have published
+  // there.
   absl::StatusOr<std::vector<std::string>> Exchange(const std::string& kind,
                                                     const std::string& own) const {
     const auto key = [&](int rank) {
@@ -74,7 +75,7 @@ class Cards {
     return cards;
   }
 
-  // From the first rank to all.
+  // Returns on all ranks the value of the first rank.
   absl::StatusOr<std::string> Share(const std::string& kind,
                                     const std::string& own) const {
     const std::string key = absl::StrCat(options_.name, kind);
@@ -91,7 +92,7 @@ class Cards {
   const GroupOptions& options_;
 };
 
-// "ADDRESS@PLACE": its shared memory, and where that reaches.
+// "ADDRESS@PLACE": the address of a rank's shared memory, and where it can be opened.
 struct MemoryCard {
   std::string address;
   std::string place;
@@ -122,7 +123,7 @@ std::vector<int> NumberHosts(const std::vector<MemoryCard>& cards) {
   return host_of;
 }
 
-// Those of this rank's host; null for the others.
+// Opens the segments of ranks on this host; null for the others.
 absl::StatusOr<Segments> OpenPeers(const GroupOptions& options, SharedSegment& own,
                                    const std::vector<MemoryCard>& cards) {
   Segments peers(cards.size());
@@ -138,14 +139,15 @@ absl::StatusOr<Segments> OpenPeers(const GroupOptions& options, SharedSegment& o
   return peers;
 }
 
-// What the peer opened as this rank's memory: 0 while it has not opened any.
+// Checks what the peer opened as this rank's memory. `opened` is 0 if it has not opened
+// any.
 absl::Status CheckOpened(const SharedSegment& peer, uint64_t opened, uint64_t nonce) {
   if (opened == nonce) return absl::OkStatus();
   if (opened != 0) {
     return absl::FailedPreconditionError(
-        "what the store says of it is of an earlier group of the same name, which it has "
-        "not ended yet: end a group on all ranks before its name is used again, or give "
-        "each group a name of its own");
+        "the store holds its entry for an earlier group of the same name, which it has "
+        "not ended yet: end a group on all ranks before you reuse its name, or give each "
+        "group its own name");
   }
   if (peer.header().left.load(std::memory_order_seq_cst) == 0 && !peer.OwnerIsDead()) {
     return absl::OkStatus();
@@ -153,7 +155,7 @@ absl::Status CheckOpened(const SharedSegment& peer, uint64_t opened, uint64_t no
   return absl::AbortedError("it has ended before the group was complete");
 }
 
-// `far`: null, or what those on other hosts must hear from meanwhile.
+// `far`: null, or the wire to ranks on other hosts, which needs heartbeats meanwhile.
 absl::Status WaitForPeers(const GroupOptions& options, const SharedSegment& own,
                           const Segments& peers, TcpWire* far) {
   const SteadyClock clock;
@@ -182,14 +184,14 @@ absl::Status WaitForPeers(const GroupOptions& options, const SharedSegment& own,
 
 // ---- Between hosts ----
 
-// "tcp:HOST:PORT@NUMBER"; or "!" and why there is none.
+// Parses "tcp:HOST:PORT@NUMBER", or "!" followed by the reason why there is no address.
 absl::StatusOr<TcpCard> ParseTcpCard(const std::string& card) {
   if (card.starts_with('!')) return absl::UnavailableError(card.substr(1));
   TcpCard parsed;
   const size_t at = std::min(card.rfind('@'), card.size());
   parsed.address = card.substr(0, at);
   if (!absl::SimpleAtoi(card.substr(std::min(at + 1, card.size())), &parsed.nonce)) {
-    return absl::InvalidArgumentError("what the store says of its address is malformed");
+    return absl::InvalidArgumentError("its address in the store is malformed");
   }
   return parsed;
 }
@@ -197,7 +199,7 @@ absl::StatusOr<TcpCard> ParseTcpCard(const std::string& card) {
 absl::StatusOr<std::unique_ptr<TcpWire>> Listen(const GroupOptions& options,
                                                 uint64_t nonce) {
   std::string host = options.address;
-  // A host without any other address can only mean itself.
+  // If the host has no other address, the peers must be on the same host.
   if (host.empty()) host = PrimaryAddress().value_or("127.0.0.1");
   return TcpWire::Listen({.rank = options.rank,
                           .ranks = options.ranks,
@@ -212,8 +214,7 @@ absl::StatusOr<SecretKey> ParseKey(const std::string& hex) {
   const std::string bytes = is_hex ? absl::HexStringToBytes(hex) : "";
   const auto key = SecretKey::From(std::as_bytes(std::span(bytes)));
   if (key.has_value()) return *key;
-  return absl::InvalidArgumentError(
-      "what the store says of the group's key is malformed");
+  return absl::InvalidArgumentError("the group's key in the store is malformed");
 }
 
 std::string KeyToShare() {
@@ -245,7 +246,7 @@ absl::StatusOr<std::unique_ptr<TcpWire>> ConnectHosts(const GroupOptions& option
   return *std::move(wire);
 }
 
-// Some on this host, others elsewhere: this rank sleeps on both.
+// If some ranks are on this host and others elsewhere, this rank sleeps on both.
 absl::StatusOr<std::unique_ptr<Bell>> HangBell(SharedSegment& own,
                                                const Segments& peers) {
   SYNCLINE_ASSIGN_OR_RETURN(auto bell, Bell::Create());
@@ -272,7 +273,7 @@ int Meeting::RanksBeside(int rank) const {
 int Meeting::RanksOfEachHost() const {
   const int local = RanksBeside(0);
   for (size_t rank = 0; rank < host_of.size(); ++rank) {
-    // Hosts are numbered in order of ranks, so this also says that all are full.
+    // Hosts are numbered in order of ranks, so this also shows that all hosts are full.
     if (host_of[rank] != static_cast<int>(rank) / local) return 1;
   }
   return host_of.size() % static_cast<size_t>(local) == 0 ? local : 1;

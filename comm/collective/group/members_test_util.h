@@ -1,4 +1,4 @@
-// The members of a test's group. Tests only.
+// Helpers that create the members of a test's group. Tests only.
 #pragma once
 
 #include <functional>
@@ -14,17 +14,19 @@ namespace syncline::collective {
 
 struct Members {
   int ranks = 1;
-  // So many share a host, and the first one so many fewer; 0: all share one.
+  // Ranks per host; the first host has `missing` fewer. 0: all share one host.
   int per_host = 0;
   int missing = 0;
   TcpSecurity security = TcpSecurity::kTls;
   bool exact_order = false;
+  absl::Duration failure_timeout = absl::Seconds(10);
 
   GroupOptions Options(const std::string& name, int rank, Store* store) const {
     GroupOptions options = {.name = name, .rank = rank, .ranks = ranks, .store = store};
     options.address = "127.0.0.1";
     options.security = security;
     options.exact_order = exact_order;
+    options.failure_timeout = failure_timeout;
     if (per_host > 0) options.host = absl::StrCat("host", (rank + missing) / per_host);
     return options;
   }
@@ -39,8 +41,8 @@ struct Members {
 
 inline void PrintTo(const Members& members, std::ostream* out) { *out << members.Name(); }
 
-// What each rank's body returns, when all run as threads, each with its member of a fresh
-// group.
+// Runs all ranks as threads, each with its member of a new group. Returns the result of
+// each rank's body.
 inline std::vector<absl::Status> RunMembers(
     const Members& members, const std::function<absl::Status(Group&)>& body) {
   MemoryStore store;

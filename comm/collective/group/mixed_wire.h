@@ -1,5 +1,5 @@
-// The way between ranks of several hosts, some of which share a host: shared memory to
-// those, TCP to the others.
+// A wire for ranks on several hosts, some of which share a host: shared memory within a
+// host, TCP between hosts.
 #pragma once
 
 #include <memory>
@@ -14,7 +14,7 @@ namespace syncline::collective {
 
 class MixedWire final : public Wire {
  public:
-  // What others ring while this rank sleeps on sockets.
+  // `bell`: wakes this rank while it sleeps on sockets.
   MixedWire(std::unique_ptr<SharedWire> near, std::unique_ptr<TcpWire> far,
             std::unique_ptr<Bell> bell);
 

@@ -74,8 +74,8 @@ absl::Status PeerWire::CheckReports() const {
   return absl::OkStatus();
 }
 
-// What another rank found counts before what this one would find: it was there first, and
-// a rank that waits for a survivor must not blame it.
+// A failure that another rank reported takes precedence over what this rank would find.
+// It came first, and a rank that waits for a survivor must not blame the survivor.
 absl::Status PeerWire::Check(const std::vector<int>& ranks, const CallHeader* header) {
   if (header != nullptr) SayWhereThisIs(*header);
   absl::Status status = CheckReports();

@@ -1,9 +1,9 @@
-// The part of a wire that does not care how messages travel: lanes, beats, what each rank
-// waits in, what it found, and its goodbye, for peers that are reached by endpoints of
-// comm/transport. TcpWire (tcp_wire.h) connects them over TCP; tests/group_sim, in simulated
-// time.
+// The part of a wire that does not depend on the transport, for peers behind endpoints of
+// comm/transport: lanes, heartbeats, goodbyes, and messages about the current operation
+// and about failures. TcpWire (tcp_wire.h) connects the peers over TCP; tests/group_sim
+// does so in simulated time.
 //
-// Thread safety: one thread at a time, but Wake().
+// Thread safety: one thread at a time, except Wake().
 #pragma once
 
 #include <cstddef>
@@ -38,18 +38,19 @@ class PeerWire : public Wire {
   void Report(const absl::Status& status) override;
 
  protected:
-  // `clock` outlives it.
+  // `clock` must outlive the wire.
   PeerWire(int rank, absl::Duration failure_timeout, const Clock& clock);
 
-  // Sends and delivers what it can, without blocking.
+  // Sends and receives as much as possible without blocking.
   virtual void Pump() = 0;
 
-  // Of the next rank, from 0 on; without a peer: this rank, or one that is reached otherwise.
+  // Add the next rank, starting with 0. AddNobody: for this rank, and for ranks that are
+  // reached by another wire.
   TcpPeer& AddPeer(const TcpCard& card);
   void AddNobody();
-  // By rank; null where there is none.
+  // Indexed by rank; null where there is no peer.
   const std::vector<std::unique_ptr<TcpPeer>>& peers() const { return peers_; }
-  // The first thing that another rank found.
+  // Returns the first failure that another rank reported.
   absl::Status CheckReports() const;
   void SendToAll(const TcpWireMessage& message, const Payload& payload = {});
 
@@ -62,8 +63,8 @@ class PeerWire : public Wire {
   BufferPool pool_{size_t{64} << 20};
   std::vector<std::unique_ptr<TcpPeer>> peers_;
   std::vector<Lane*> lanes_[2];
-  bool touched_ = false;  // a lane has something to say
-  uint64_t told_ = 0;     // the operation that the others know of
+  bool touched_ = false;  // a lane has something to send
+  uint64_t told_ = 0;     // last operation announced to the others
   bool reported_ = false;
 };
 

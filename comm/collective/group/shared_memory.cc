@@ -35,12 +35,12 @@ uint64_t RandomNonce() {
   return (uint64_t{random()} << 32 | random()) | 1;  // never 0
 }
 
-// Why a neighbour's memory cannot be opened.
+// Returns why a neighbour's memory cannot be opened.
 std::string Explain(int error) {
   if (error == EACCES || error == EPERM) {
-    return "this process may not look into that one: /proc is mounted with hidepid, "
-           "ptrace "
-           "is restricted (Yama, seccomp), or that process has raised its privileges";
+    return "this process may not access the memory of that one: /proc is mounted with "
+           "hidepid, ptrace is restricted (Yama, seccomp), or that process has gained "
+           "privileges";
   }
   return "its process has ended, /proc hides it (hidepid), or the store still holds what "
          "an earlier group wrote: use a fresh store or another name";
@@ -60,7 +60,8 @@ absl::Status SystemError(const std::string& what) {
 
 }  // namespace
 
-// Rings of a pair stay in the second-level cache together; many pairs share that.
+// The rings of a pair fit the second-level cache together; with more ranks, more pairs
+// share it.
 SharedLayout SharedLayout::For(int ranks) {
   const size_t kib = ranks <= 4 ? 256 : ranks <= 16 ? 128 : 64;
   return {.ranks = ranks, .ring_bytes = kib << 10};
@@ -140,7 +141,7 @@ size_t SharedSegment::RingOffset(int writer, int kind) const {
   return kHeaderBytes + index * (kPage + layout_.ring_bytes);
 }
 
-// Fresh memory is zero, and so are the ring's counters.
+// New memory is zero, and so are the ring's counters.
 SharedRing& SharedSegment::ring(int writer, int kind) const {
   return *reinterpret_cast<SharedRing*>(memory_ + RingOffset(writer, kind));
 }

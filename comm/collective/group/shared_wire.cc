@@ -29,7 +29,7 @@ absl::Status AboutRank(absl::StatusCode code, int rank, const std::string& what)
 
 class SharedWire::SharedLane final : public Lane {
  public:
-  // From `own` to `peer` and back.
+  // The lane from `own` to `peer` and back.
   SharedLane(int rank, const SharedSegment& own, const SharedSegment& peer, int peer_rank,
              int kind)
       : peer_(peer),
@@ -146,7 +146,7 @@ SharedWire* SharedWire::board() {
 void SharedWire::Enter(const CallHeader& header) {
   SharedHeader& own = this->own();
   own.entered.store(0, std::memory_order_relaxed);
-  // A reader that gets one of these words does not find the number of before any more.
+  // A reader that gets one of these words no longer finds the previous number.
   const auto words = std::bit_cast<HeaderWords>(header);
   for (size_t i = 0; i < words.size(); ++i) {
     own.entered_words[i].store(words[i], std::memory_order_release);
@@ -181,8 +181,8 @@ void SharedWire::Report(const absl::Status& status) {
   }
 }
 
-// What another rank found counts before what this one would find: it was there first, and
-// a rank that waits for a survivor must not blame it.
+// A failure that another rank reported takes precedence over what this rank would find.
+// It came first, and a rank that waits for a survivor must not blame the survivor.
 absl::Status SharedWire::CheckReports() {
   for (size_t rank = 0; rank < peers_.size(); ++rank) {
     if (peers_[rank] == nullptr) continue;

@@ -1,7 +1,8 @@
-// Lanes between the ranks of one host: rings in shared memory, written and read in place.
+// A wire between the ranks of one host: rings in shared memory, written and read in
+// place.
 //
-// A thread of its own moves the beat by which the others tell a rank that computes from
-// one that was stopped.
+// A separate thread advances the heartbeat, by which other ranks distinguish a rank that
+// computes from one that was stopped.
 #pragma once
 
 #include <memory>
@@ -21,12 +22,12 @@ namespace syncline::collective {
 
 class SharedWire final : public Wire {
  public:
-  // `peers` has the other ranks' segments, null for `rank` and those of other hosts. A rank whose beat stands still
-  // for `failure_timeout` hangs.
+  // `peers`: the other ranks' segments; null for `rank` and for ranks on other hosts. A
+  // rank whose heartbeat does not change for `failure_timeout` counts as hung.
   SharedWire(int rank, std::unique_ptr<SharedSegment> own,
              std::vector<std::unique_ptr<SharedSegment>> peers,
              absl::Duration failure_timeout);
-  // Says goodbye: who still waits for this rank learns that it left.
+  // Announces that this rank leaves, to ranks that still wait for it.
   ~SharedWire() override;
 
   const std::vector<Lane*>& lanes() override { return lanes_[0]; }
@@ -42,7 +43,7 @@ class SharedWire final : public Wire {
   SharedWire* board() override;
 
   SharedHeader& own() const { return own_->header(); }
-  // Null for this rank.
+  // Returns null for this rank.
   const SharedSegment* peer(int rank) const {
     return peers_[static_cast<size_t>(rank)].get();
   }
@@ -65,7 +66,7 @@ class SharedWire final : public Wire {
   std::vector<std::unique_ptr<Lane>> owned_lanes_;
   std::vector<Lane*> lanes_[2];
   std::vector<Liveness> seen_;
-  uint32_t bell_ = 0;  // before the last look
+  uint32_t bell_ = 0;  // before the last check for data
 
   absl::Mutex mutex_;
   SteadyCondition stopped_;

@@ -1,9 +1,7 @@
 #include "comm/collective/group/store.h"
 
 #include <algorithm>
-#include <cerrno>
 #include <chrono>
-#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <system_error>
@@ -11,17 +9,18 @@
 
 #include "absl/strings/str_cat.h"
 #include "comm/base/env.h"
+#include "comm/collective/group/whole_file.h"
 
 namespace syncline::collective {
 namespace {
 
 absl::Status NobodySet(const std::string& key, absl::Duration timeout) {
   return absl::DeadlineExceededError(
-      absl::StrCat("nobody has set '", key, "' within ", absl::FormatDuration(timeout),
-                   ": has the rank that it belongs to been started?"));
+      absl::StrCat("no rank has set '", key, "' within ", absl::FormatDuration(timeout),
+                   ": has the rank that sets it been started?"));
 }
 
-// Keys become names of files.
+// Turns a key into a file name.
 std::string FileName(std::string key) {
   std::replace(key.begin(), key.end(), '/', '@');
   return key;
@@ -51,15 +50,7 @@ absl::StatusOr<std::string> MemoryStore::Get(const std::string& key,
 absl::Status FolderStore::Set(const std::string& key, const std::string& value) {
   const std::string path = absl::StrCat(folder_, "/", FileName(key));
   const std::string fresh = path + ".fresh";
-  std::ofstream file(fresh, std::ios::binary);
-  file << value;
-  file.close();
-  std::error_code error;
-  if (!file) {
-    error = std::error_code(errno, std::generic_category());
-  } else {
-    std::filesystem::rename(fresh, path, error);
-  }
+  const std::error_code error = ReplaceFile(path, fresh, value);
   if (!error) return absl::OkStatus();
   return absl::UnavailableError(absl::StrCat(
       "cannot write ", path, ": ", error.message(),

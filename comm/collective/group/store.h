@@ -1,6 +1,5 @@
-// Where the members of a group leave what the others must know before they can talk: a
-// key-value store that all of them reach. torch's Store is one; the in-memory one is for
-// ranks that are threads of a process.
+// A key-value store that all members of a group can access, through which they find each
+// other. torch's Store is one. MemoryStore is for ranks that are threads of one process.
 #pragma once
 
 #include <map>
@@ -16,13 +15,13 @@
 
 namespace syncline::collective {
 
-// Thread safety: from any thread.
+// Thread safety: any thread.
 class Store {
  public:
   virtual ~Store() = default;
 
   virtual absl::Status Set(const std::string& key, const std::string& value) = 0;
-  // Waits until somebody has set it; DeadlineExceeded when nobody does within `timeout`.
+  // Waits until the key is set. Fails with DeadlineExceeded after `timeout`.
   virtual absl::StatusOr<std::string> Get(const std::string& key,
                                           absl::Duration timeout) = 0;
 };
@@ -39,7 +38,8 @@ class MemoryStore final : public Store {
   std::map<std::string, std::string> values_ ABSL_GUARDED_BY(mutex_);
 };
 
-// Keys are files of a folder that all members see: processes of one host.
+// Stores keys as files of a folder that all members can access, for processes of one
+// host.
 class FolderStore final : public Store {
  public:
   explicit FolderStore(std::string folder) : folder_(std::move(folder)) {}

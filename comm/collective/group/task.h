@@ -1,4 +1,4 @@
-// An operation under way: advanced by whoever drives its group, without ever blocking.
+// An operation in progress. The driver of its group advances it without ever blocking.
 #pragma once
 
 #include <vector>
@@ -11,13 +11,13 @@ class Task {
  public:
   virtual ~Task() = default;
 
-  // Moves what can move now. Whether anything moved.
+  // Moves data that can move now. Returns whether any moved.
   virtual bool Advance() = 0;
   virtual bool done() const = 0;
-  // Not OK: ranks disagree, and nothing moves any more.
+  // Not OK: the ranks disagree, and the task has stopped.
   virtual absl::Status status() const = 0;
-  // The ranks of which it needs more than they have given so far. What they have given
-  // counts also when they are gone.
+  // Returns the ranks from which it needs more data than has arrived. Data that arrived
+  // counts even if its sender is gone.
   virtual std::vector<int> WaitingFor() const = 0;
 };
 

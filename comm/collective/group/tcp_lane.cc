@@ -9,9 +9,9 @@
 namespace syncline::collective {
 namespace {
 
-// What is written to before it is sent; several pieces of the engine.
+// Size of the buffers that are filled before they are sent: several pieces of the engine.
 constexpr size_t kChunkBytes = size_t{256} << 10;
-// The peer learns so often that there is room again.
+// The peer is told about consumed bytes after this many.
 constexpr size_t kTellBytes = kLaneWindow / 8;
 
 }  // namespace
@@ -69,9 +69,9 @@ std::optional<uint64_t> TcpLane::TakeConsumed() {
 
 absl::Status TcpLane::OnConsumed(uint64_t bytes) {
   if (bytes < consumed_ || bytes > written_) {
-    return absl::InvalidArgumentError(absl::StrCat("it says that it has consumed ", bytes,
-                                                   " bytes, of ", written_,
-                                                   " that were sent"));
+    return absl::InvalidArgumentError(absl::StrCat("it claims to have consumed ", bytes,
+                                                   " bytes, but only ", written_,
+                                                   " were sent"));
   }
   consumed_ = bytes;
   return absl::OkStatus();
@@ -83,7 +83,7 @@ absl::Status TcpLane::CheckArrival(size_t bytes) const {
     return absl::OkStatus();
   }
   return absl::InvalidArgumentError(
-      absl::StrCat("it sent ", bytes, " bytes where ", allowed, " may come"));
+      absl::StrCat("it sent ", bytes, " bytes, but only ", allowed, " are allowed"));
 }
 
 void TcpLane::Land(Buffer bytes) {

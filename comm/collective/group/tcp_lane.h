@@ -1,8 +1,8 @@
-// One direction each way between two ranks of different hosts: what is committed leaves in
-// messages, what arrives rests in the buffers it landed in until it is consumed.
+// The lane between two ranks of different hosts. Committed bytes are sent as messages.
+// Arrived bytes stay in the buffers where they landed until they are consumed.
 //
-// A sender may be kLaneWindow ahead of what its peer has consumed, so that neither side
-// ever holds more, and a peer that computes for long is not flooded.
+// A sender may be at most kLaneWindow ahead of what its peer has consumed. This bounds
+// the memory of both sides, and a peer that computes for a long time is not flooded.
 //
 // Thread safety: one thread at a time.
 #pragma once
@@ -18,12 +18,12 @@
 
 namespace syncline::collective {
 
-// What a network of 10 Gbit/s holds in 3 ms.
+// About what a network of 10 Gbit/s carries in 3 ms.
 inline constexpr size_t kLaneWindow = size_t{4} << 20;
 
 class TcpLane final : public Lane {
  public:
-  // `pool` outlives the lane. Sets `*touched` when there is something to be sent.
+  // `pool` must outlive the lane. Sets `*touched` when there is something to send.
   TcpLane(BufferPool& pool, bool* touched) : pool_(pool), touched_(touched) {}
 
   MutableByteView Room() override;
@@ -33,13 +33,13 @@ class TcpLane final : public Lane {
 
   // ---- For the wire ----
 
-  // What was committed since; empty: nothing.
+  // Returns the bytes committed since the last call; may be empty.
   Payload TakeUnsent();
-  // How much this side has consumed in all, when it is time to say so.
+  // Returns the total of consumed bytes if the peer should be told now.
   std::optional<uint64_t> TakeConsumed();
-  // The peer has consumed so much in all. InvalidArgument when it cannot have.
+  // Records the peer's total of consumed bytes. InvalidArgument when that is impossible.
   absl::Status OnConsumed(uint64_t bytes);
-  // InvalidArgument unless the peer may send so many bytes now.
+  // Fails with InvalidArgument unless the peer may send this many bytes now.
   absl::Status CheckArrival(size_t bytes) const;
   void Land(Buffer bytes);
 
@@ -50,17 +50,17 @@ class TcpLane final : public Lane {
   bool* const touched_;
 
   Buffer chunk_;           // being filled
-  size_t filled_ = 0;      // of it
-  size_t sent_ = 0;        // of it
-  Payload unsent_;         // of earlier chunks
-  uint64_t written_ = 0;   // committed, in all
-  uint64_t consumed_ = 0;  // by the peer, in all
+  size_t filled_ = 0;      // bytes of chunk_
+  size_t sent_ = 0;        // bytes of chunk_
+  Payload unsent_;         // from earlier chunks
+  uint64_t written_ = 0;   // total committed
+  uint64_t consumed_ = 0;  // total consumed by the peer
 
   std::deque<Buffer> arrived_;
-  size_t read_here_ = 0;   // of the first of them
-  uint64_t received_ = 0;  // in all
-  uint64_t read_ = 0;      // in all
-  uint64_t told_ = 0;      // of it
+  size_t read_here_ = 0;   // consumed bytes of the first of arrived_
+  uint64_t received_ = 0;  // total
+  uint64_t read_ = 0;      // total consumed here
+  uint64_t told_ = 0;      // part of read_ that the peer was told
 };
 
 }  // namespace syncline::collective

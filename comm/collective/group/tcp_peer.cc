@@ -10,7 +10,7 @@
 namespace syncline::collective {
 namespace {
 
-// An attempt that takes longer was not refused: nobody answered it.
+// An attempt that takes longer was not refused, but not answered.
 constexpr absl::Duration kRefusal = absl::Milliseconds(200);
 
 }  // namespace
@@ -50,7 +50,7 @@ void TcpPeer::Dialled(std::unique_ptr<Endpoint> endpoint, absl::Duration now) {
   dialled_at_ = now;
 }
 
-// The dialler answers: only then does the other one know that it was heard.
+// The dialling rank answers, so that the other one knows that its hello arrived.
 void TcpPeer::OnHello() {
   if (std::exchange(has_met_, true)) return;
   if (dialled_) Send({.kind = TcpWireMessage::kHello});
@@ -88,7 +88,7 @@ absl::Status TcpPeer::CheckMessage(const TcpWireMessage& message,
       if (message.lane < 2) return lanes_[message.lane].CheckArrival(payload_bytes);
       break;
     case TcpWireMessage::kConsumed:
-      if (message.lane >= 2) most = 1;  // none is
+      if (message.lane >= 2) most = 1;  // never valid
       break;
     case TcpWireMessage::kEntered:
       if (payload_bytes != sizeof(CallHeader)) break;
@@ -101,7 +101,7 @@ absl::Status TcpPeer::CheckMessage(const TcpWireMessage& message,
     case TcpWireMessage::kLeft:
       break;
     default:
-      return absl::InvalidArgumentError("it sent a message of no known kind");
+      return absl::InvalidArgumentError("it sent a message of an unknown kind");
   }
   if (message.lane < 2 && payload_bytes <= most) return absl::OkStatus();
   return absl::InvalidArgumentError(
@@ -111,7 +111,8 @@ absl::Status TcpPeer::CheckMessage(const TcpWireMessage& message,
 
 absl::StatusOr<Buffer> TcpPeer::Allocate(ByteView header, size_t payload_bytes) {
   TcpWireMessage message;
-  absl::Status status = absl::InvalidArgumentError("it sent what is no message");
+  absl::Status status =
+      absl::InvalidArgumentError("it sent something that is not a message");
   if (header.size() == sizeof message) {
     std::memcpy(&message, header.data(), sizeof message);
     status = CheckMessage(message, payload_bytes);
@@ -152,7 +153,7 @@ void TcpPeer::OnMessage(ByteView header, Buffer payload) {
       has_left_ = true;
       return;
     default:
-      return;  // a beat
+      return;  // a heartbeat
   }
 }
 

@@ -1,5 +1,4 @@
-// One other rank of a PeerWire (peer_wire.h): its connection, its lanes, and what is known
-// of it.
+// One other rank of a PeerWire (peer_wire.h): its connection, its lanes and its state.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +12,7 @@
 
 namespace syncline::collective {
 
-// Where another rank listens, and its number.
+// The address at which a rank listens, and its nonce.
 struct TcpCard {
   std::string address;
   uint64_t nonce = 0;
@@ -21,17 +20,17 @@ struct TcpCard {
 
 inline constexpr size_t kLongestReport = 480;
 
-// In front of each message between two ranks. Both are of one version and byte order: the
-// store brought them together.
+// Header of each message between two ranks. Both have the same version and byte order,
+// since they met through the store.
 struct TcpWireMessage {
   enum Kind : uint8_t {
-    kHello,     // first, in each direction
-    kBytes,     // of lane `lane`
-    kConsumed,  // `number` bytes of lane `lane`, in all
-    kBeat,      // lives
-    kEntered,   // the CallHeader that follows is what the sender waits in
-    kFailed,    // the group has, by `code`, because of `rank`; the message follows
-    kLeft,      // goodbye
+    kHello,     // first message in each direction
+    kBytes,     // data of lane `lane`
+    kConsumed,  // `number`: total consumed bytes of lane `lane`
+    kBeat,      // heartbeat
+    kEntered,   // the sender waits in the operation of the CallHeader that follows
+    kFailed,  // the group failed with `code` because of `rank`; the error message follows
+    kLeft,    // the sender leaves the group
   };
   uint8_t kind = kHello;
   uint8_t lane = 0;
@@ -51,7 +50,7 @@ struct TcpPeerOptions {
 
 class TcpPeer final : public Receiver {
  public:
-  // `pool` outlives the peer.
+  // `pool` must outlive the peer.
   TcpPeer(const TcpPeerOptions& options, BufferPool& pool);
 
   int rank() const { return options_.rank; }
@@ -60,30 +59,30 @@ class TcpPeer final : public Receiver {
 
   // ---- Meeting ----
   bool has_met() const { return has_met_; }
-  // Why the last connection ended; OK while there is one, or none yet.
+  // Returns why the last connection ended; OK while there is one, or none yet.
   const absl::Status& gone() const { return gone_; }
-  // From the first to the last of the attempts in a row that ended at once.
+  // Time from the first to the last of the recent attempts that all failed at once.
   absl::Duration refused_for() const { return dialled_at_ - dialled_first_; }
   bool MayDial(absl::Duration now, absl::Duration again) const;
-  // For a connection: this is the receiver of what comes. `endpoint` is null before it is
-  // dialled.
+  // Takes a connection over. Returns the options that make this object its receiver.
+  // `endpoint` is null if the connection is yet to be dialled.
   ConnectOptions Take(std::unique_ptr<Endpoint> endpoint);
   void Dialled(std::unique_ptr<Endpoint> endpoint, absl::Duration now);
   void Close() { endpoint_ = nullptr; }
 
   // ---- Moving ----
   void Send(const TcpWireMessage& message, Payload payload = {});
-  void Flush();  // of the lanes
+  void Flush();  // the lanes
   bool HasUnacknowledged() const;
 
   // ---- What is known of it ----
   const std::optional<CallHeader>& entered() const { return entered_; }
   const absl::Status& reported() const { return reported_; }
-  // Not OK when it has left or its connection is gone.
+  // Not OK when the peer has left or its connection is gone.
   absl::Status CheckThere() const;
-  // Nor when it hangs.
+  // Also not OK when the peer hangs.
   absl::Status CheckAlive(absl::Duration now);
-  // "rank 3 on 192.0.2.7:4711 `what`", about that rank.
+  // Returns the error "rank 3 on 192.0.2.7:4711 `what`", with that rank attached.
   absl::Status About(absl::StatusCode code, const std::string& what) const;
 
  private:

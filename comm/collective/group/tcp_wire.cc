@@ -14,14 +14,16 @@ namespace {
 
 constexpr std::string_view kMagic = "SLG1";
 constexpr absl::Duration kDialAgain = absl::Milliseconds(50);
-// All have said that they listen: one that refuses for so long has ended. One that does not
-// answer may only be slow to come: its host takes connections as soon as it listens.
+// All ranks have announced that they listen. One that refuses connections for this long
+// has ended. One that does not answer may only be late, because its host accepts
+// connections as soon as it listens.
 constexpr absl::Duration kDialPatience = absl::Seconds(2);
 constexpr absl::Duration kNap = absl::Milliseconds(5);
-// More strangers than that at once are turned away, but never the members of a group.
+// Limits the connections of strangers at the same time; there is always room for the
+// members of a group.
 constexpr size_t kLeastPending = 64;
 
-// The rank that dials, and the one that it means.
+// The rank that dials, and the rank that it wants to reach.
 struct Claim {
   uint64_t rank = 0;
   uint64_t nonce = 0;
@@ -89,7 +91,7 @@ const SecretKey* TcpWire::FindKey(std::string_view identity) {
 ConnectOptions TcpWire::OnAccepted(const std::string& identity,
                                    std::unique_ptr<Endpoint> endpoint) {
   TcpPeer* const peer = PeerOf(identity);
-  // Whoever has met once does not come again: the second one is closed.
+  // A rank that has met does not dial again, so a second connection is closed.
   if (peer == nullptr || peer->rank() < options_.rank || peer->has_met()) {
     return {.receiver = this};
   }
@@ -98,7 +100,7 @@ ConnectOptions TcpWire::OnAccepted(const std::string& identity,
   return options;
 }
 
-// Of connections that are nobody's.
+// For connections that do not belong to a member.
 absl::StatusOr<Buffer> TcpWire::Allocate(ByteView, size_t) {
   return absl::InvalidArgumentError("not from a member of the group");
 }
@@ -120,21 +122,21 @@ absl::Status TcpWire::CheckMissing(absl::Duration now, absl::Duration deadline) 
   for (const auto& peer : peers()) {
     if (peer == nullptr || peer->has_met()) continue;
     if (absl::IsPermissionDenied(peer->gone())) {
-      return peer->About(absl::StatusCode::kFailedPrecondition,
-                         "does not know this group's key: what the store says is of an "
-                         "earlier group of the same name, or its ranks were told "
-                         "different secrets");
+      return peer->About(
+          absl::StatusCode::kFailedPrecondition,
+          "does not have this group's key: the store holds entries of an earlier group "
+          "of the same name, or the ranks were given different secrets");
     }
     if (!peer->gone().ok() && peer->refused_for() > kDialPatience) {
       return peer->About(absl::StatusCode::kUnavailable,
                          absl::StrCat("cannot be reached: ", peer->gone().message(),
-                                      "; has it ended, is its address the right one, and "
-                                      "does a firewall let these hosts talk?"));
+                                      "; has it ended, is its address correct, and do "
+                                      "firewalls allow the connection?"));
     }
     if (now >= deadline) {
       return peer->About(absl::StatusCode::kDeadlineExceeded,
-                         "has not connected in time; is the address of either the right "
-                         "one, and does a firewall let these hosts talk?");
+                         "has not connected in time; are both addresses correct, and do "
+                         "firewalls allow the connection?");
     }
   }
   return absl::OkStatus();
@@ -152,7 +154,7 @@ absl::Status TcpWire::Connect(const std::vector<std::optional<TcpCard>>& cards,
     }
   }
   absl::Status status = ConnectUntil(deadline);
-  // Those that have met would hear only that this rank left.
+  // Ranks that have met would otherwise learn only that this rank left.
   if (!status.ok()) Report(status);
   return status;
 }

@@ -1,13 +1,13 @@
-// Lanes between ranks of different hosts, over comm/transport/tcp: one connection for each
-// pair, sealed by a key that the group's members share.
+// A wire between ranks of different hosts, over comm/transport/tcp: one connection per
+// pair, encrypted with a key that the group's members share.
 //
-// Each rank listens, and dials those before it. The one that dials proves that it has the
-// group's key, and says whom it takes itself and its peer for: their numbers in this group,
-// drawn at random, so that nobody talks to what an earlier group left behind. Nothing is
-// parsed before. Behind its data a rank sends beats, what it waits for, what it found, and
-// its goodbye.
+// Each rank listens, and dials the ranks before it. The dialling rank proves that it has
+// the group's key, and names both nonces: the random numbers of the two ranks in this
+// group. So no rank talks to one of an earlier group. Nothing is parsed before that.
+// Besides data a rank sends heartbeats, its current operation, failures that it found,
+// and its goodbye.
 //
-// Thread safety: one thread at a time, but Wake().
+// Thread safety: one thread at a time, except Wake().
 #pragma once
 
 #include <memory>
@@ -30,9 +30,9 @@ namespace syncline::collective {
 struct TcpWireOptions {
   int rank = 0;
   int ranks = 1;
-  // The IP address of this host by which the others reach it.
+  // IP address of this host for other hosts.
   std::string host = {};
-  // This rank's number in this group; random.
+  // Random number of this rank in this group.
   uint64_t nonce = 0;
   TcpSecurity security = TcpSecurity::kTls;
   absl::Duration failure_timeout = absl::Seconds(10);
@@ -40,21 +40,21 @@ struct TcpWireOptions {
 
 class TcpWire final : public PeerWire, private Acceptor, private Receiver {
  public:
-  // Unavailable when it cannot listen.
+  // Fails with Unavailable when it cannot listen.
   static absl::StatusOr<std::unique_ptr<TcpWire>> Listen(const TcpWireOptions& options);
-  // Sends what was committed, says goodbye, and waits for the others' hosts to have it: F
-  // at most.
+  // Sends all committed data and a goodbye, and waits at most F until the other hosts'
+  // kernels have them.
   ~TcpWire() override;
 
   const std::string& address() const { return transport_->address(); }
 
-  // Blocks until it is connected to all that have a card. Whoever does not come is named:
+  // Blocks until all ranks with a card are connected. Errors name the missing rank:
   // Unavailable, FailedPrecondition for a wrong key, DeadlineExceeded.
   absl::Status Connect(const std::vector<std::optional<TcpCard>>& cards,
                        const SecretKey& key, absl::Duration timeout);
 
-  // Beats for those that are connected already while others are awaited. Not OK when one of
-  // them has left, is gone, or reported a failure.
+  // Sends heartbeats to the connected ranks while others are awaited. Not OK when a
+  // connected rank has left, is gone, or reported a failure.
   absl::Status TendMeeting();
 
   bool HasUnsent() const override {
@@ -64,7 +64,7 @@ class TcpWire final : public PeerWire, private Acceptor, private Receiver {
   void Sleep(absl::Duration timeout) override { transport_->Wait(timeout); }
   void Wake() override { transport_->Wake(); }
 
-  // For whoever sleeps on more than this.
+  // For callers that sleep on several descriptors.
   int fd() const { return transport_->fd(); }
   absl::Duration MaySleep() const { return transport_->MaySleep(); }
 
@@ -87,7 +87,7 @@ class TcpWire final : public PeerWire, private Acceptor, private Receiver {
   const SteadyClock clock_;
   SecretKey key_;
   std::unique_ptr<TcpTransport> transport_;
-  absl::Duration tended_ = absl::ZeroDuration();  // when a meeting was, last
+  absl::Duration tended_ = absl::ZeroDuration();  // time of the last TendMeeting
 };
 
 }  // namespace syncline::collective

@@ -1,4 +1,4 @@
-// What members of several hosts take from each other, and from strangers.
+// Tests what members on several hosts accept from each other, and from strangers.
 #include "comm/collective/group/tcp_wire.h"
 
 #include <chrono>
@@ -42,7 +42,7 @@ TEST(TcpLane, ASenderMayBeOneWindowAhead) {
   EXPECT_TRUE(lane.TakeUnsent().empty());
   ASSERT_TRUE(lane.OnConsumed(128).ok());
   EXPECT_EQ(lane.Room().size(), 128);
-  EXPECT_FALSE(lane.OnConsumed(64).ok());  // it cannot be less
+  EXPECT_FALSE(lane.OnConsumed(64).ok());  // the total must not fall
   EXPECT_FALSE(lane.OnConsumed(kLaneWindow + 64).ok());
 }
 
@@ -59,7 +59,7 @@ TEST(TcpLane, AReceiverTakesOneWindowAndSaysWhatItConsumed) {
   EXPECT_FALSE(lane.CheckArrival(kLaneAlignment).ok());
   lane.Consume(kLaneAlignment);
   EXPECT_TRUE(lane.CheckArrival(kLaneAlignment).ok());
-  EXPECT_FALSE(lane.TakeConsumed().has_value());  // not worth a message
+  EXPECT_FALSE(lane.TakeConsumed().has_value());  // too few bytes for a message
   EXPECT_FALSE(touched);
   lane.Consume(kLaneWindow / 2 - kLaneAlignment);
   EXPECT_TRUE(touched);
@@ -67,7 +67,7 @@ TEST(TcpLane, AReceiverTakesOneWindowAndSaysWhatItConsumed) {
   EXPECT_EQ(lane.Arrived().size(), kLaneWindow / 2);
 }
 
-// A store that tells rank 1 something else.
+// A store that gives rank 1 a different value.
 class Liar final : public Store {
  public:
   explicit Liar(MemoryStore& store) : store_(store) {}
@@ -100,12 +100,12 @@ TEST(GroupBetweenHosts, AnotherKeyIsRefused) {
   EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status.message();
   EXPECT_EQ(FailedRank(status), 0);
   EXPECT_THAT(std::string(status.message()), HasSubstr("rank 0 on 127.0.0.1"));
-  EXPECT_THAT(std::string(status.message()), HasSubstr("does not know this group's key"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("does not have this group's key"));
   EXPECT_TRUE(absl::IsDeadlineExceeded(honest)) << honest.message();
   EXPECT_EQ(FailedRank(honest), 1);
 }
 
-// A rank that is held up when it has said where it listens.
+// A rank that is delayed after it has announced where it listens.
 class Late final : public Store {
  public:
   explicit Late(MemoryStore& store) : store_(store) {}
@@ -114,7 +114,7 @@ class Late final : public Store {
   }
   absl::StatusOr<std::string> Get(const std::string& key,
                                   absl::Duration timeout) override {
-    // Longer than a rank that has ended is dialled, and than a handshake may take.
+    // Longer than a rank that has ended is dialled, and longer than a handshake may take.
     if (key == "test/key") std::this_thread::sleep_for(std::chrono::seconds(3));
     return store_.Get(key, timeout);
   }
@@ -147,7 +147,7 @@ TEST(GroupBetweenHosts, SomebodyWhoCannotListenIsNamedByAll) {
   absl::Status statuses[2];
   std::thread other([&] {
     GroupOptions options = members.Options("test", 1, &store);
-    options.address = "192.0.2.1";  // of documentation: nobody's
+    options.address = "192.0.2.1";  // an address for documentation, used by no host
     statuses[1] = Group::Create(options).status();
   });
   statuses[0] = Group::Create(members.Options("test", 0, &store)).status();
@@ -159,7 +159,7 @@ TEST(GroupBetweenHosts, SomebodyWhoCannotListenIsNamedByAll) {
   EXPECT_EQ(FailedRank(statuses[0]), 1);
 }
 
-// Has the group's key, says that it is rank 1, and then `message` with `bytes`.
+// Uses the group's key, claims to be rank 1, and sends `message` with `bytes`.
 void BeRankOne(MemoryStore& store, const TcpWireMessage& message, size_t bytes) {
   constexpr uint64_t kNonce = 7;
   ASSERT_TRUE(store.Set("test/1", "1/1/7@elsewhere").ok());
@@ -197,7 +197,7 @@ void BeRankOne(MemoryStore& store, const TcpWireMessage& message, size_t bytes) 
   }
 }
 
-// Rank 2 said where it listens, and does not come.
+// Rank 2 announced where it listens, but does not connect.
 TEST(GroupBetweenHosts, WhatOneSaysEndsTheWaitForAnother) {
   const Members members = {.ranks = 3, .per_host = 1};
   for (const auto kind : {TcpWireMessage::kFailed, TcpWireMessage::kLeft}) {

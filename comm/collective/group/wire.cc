@@ -10,16 +10,16 @@ absl::Status ReportedBy(int reporter, int self, absl::Status status) {
   const std::optional<int> rank = FailedRank(status);
   absl::Status told(
       status.code(),
-      rank == self
-          ? absl::StrCat("rank ", reporter, " says of this rank: ", status.message())
-          : absl::StrCat(status.message(), " (found by rank ", reporter, ")"));
+      rank == self ? absl::StrCat("rank ", reporter,
+                                  " reports about this rank: ", status.message())
+                   : absl::StrCat(status.message(), " (found by rank ", reporter, ")"));
   if (rank.has_value()) SetFailedRank(told, *rank);
   return told;
 }
 
 absl::Status CompareEntered(int rank, const CallHeader& entered,
                             const CallHeader& header) {
-  // Counts between two ranks of an all-to-all may differ: the lanes compare those.
+  // Counts of an all-to-all may differ between ranks; the lanes compare them.
   const bool is_all_to_all =
       static_cast<CollectiveOp>(header.op) == CollectiveOp::kAllToAll;
   const bool may_differ = is_all_to_all && entered.op == header.op;
@@ -30,8 +30,8 @@ absl::Status CompareEntered(int rank, const CallHeader& entered,
 }
 
 bool Liveness::Look(uint64_t number, absl::Duration now) {
-  // Nobody may have looked for long, this rank may have been stopped itself: what was seen
-  // before counts only where this rank has been looking all the time.
+  // If this was not called for a long time, this rank itself may have been stopped. So
+  // earlier observations count only if this rank has observed all the time.
   const bool fresh = now - looked_ > failure_timeout_ / kBeatsPerTimeout;
   looked_ = now;
   if (fresh || number != number_) {

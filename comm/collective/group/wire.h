@@ -1,8 +1,8 @@
-// What a group needs of the way between its members: lanes, a bell to sleep on, and the
-// knowledge of who is there. Within a host shared_wire.h, between hosts tcp_wire.h, and
-// mixed_wire.h where a group has both.
+// The interface between a group and its transport: lanes, sleep and wake-up, and the
+// state of the other members. shared_wire.h works within a host, tcp_wire.h between
+// hosts, and mixed_wire.h combines both.
 //
-// Thread safety: one thread at a time, the one that drives the group, but Wake().
+// Thread safety: used by one thread at a time, the group's driver, except Wake().
 #pragma once
 
 #include <cstdint>
@@ -21,60 +21,63 @@ class Wire {
  public:
   virtual ~Wire() = default;
 
-  // One for each rank, null for this one: of collective operations, and of sends and
-  // receives between two ranks, which keep their own order.
+  // One lane per rank, null for this one. lanes(): collective operations; direct_lanes():
+  // sends and receives between two ranks, which have an order of their own.
   virtual const std::vector<Lane*>& lanes() = 0;
   virtual const std::vector<Lane*>& direct_lanes() = 0;
-  // Not null where all ranks share memory: small operations need no lanes there.
+  // Not null if all ranks share memory: small operations then use the board.
   virtual SharedWire* board() { return nullptr; }
 
-  // Sends what was committed, and takes what has arrived. Called before each look at lanes,
-  // and when an operation is over.
+  // Sends committed data and receives what has arrived. Called before each look at the
+  // lanes, and at the end of an operation.
   virtual void Progress() {}
-  // Whether Progress() must be called again before all that was committed is in the hands of
-  // this host.
+  // Whether Progress() must be called again until this host's kernel has all committed
+  // data.
   virtual bool HasUnsent() const { return false; }
-  // What must be done from time to time while nobody drives, too, and how often.
+  // Periodic work, and its interval; also needed while no thread drives the group.
   virtual void Tend() {}
   virtual absl::Duration tend_every() const { return absl::InfiniteDuration(); }
 
-  // Until what was committed is in the hands of the others' hosts, F at most: from then on
+  // Blocks until the other hosts' kernels have all committed data, at most F. After that
   // this process may end.
   virtual void Settle() {}
 
-  // Tells the others what this rank is in, for those that look why nothing moves.
+  // Announces this rank's current operation, for ranks that look for the reason of a
+  // delay.
   virtual void Enter(const CallHeader& header) = 0;
-  // The ranks that have not entered the collective operation of that number, as far as this
-  // one knows.
+  // Returns the ranks that, as far as this one knows, have not entered this collective
+  // operation.
   virtual std::vector<int> Behind(uint64_t sequence) const = 0;
 
-  // Says that this thread is about to sleep: whatever moves from now on wakes it. Look
-  // once more whether anything has moved, then Sleep or Stay.
+  // Announces that this thread is about to sleep: any later event wakes it. Check for
+  // events once more, then call Sleep or Stay.
   virtual void PrepareToSleep() = 0;
   virtual void Sleep(absl::Duration timeout) = 0;
   virtual void Stay() = 0;
-  // Ends a Sleep now or the next one at once. From any thread.
+  // Ends the present Sleep, or the next one at once. Any thread.
   virtual void Wake() = 0;
 
-  // Not OK, naming the rank, when one of `ranks` is dead, hangs, has left, or reported a
-  // failure, or is in another operation than `header` (null: between two ranks only).
+  // Not OK, naming the rank, when one of `ranks` is dead, hangs, has left, reported a
+  // failure, or is in another operation than `header` (null: an operation between two
+  // ranks).
   virtual absl::Status Check(const std::vector<int>& ranks, const CallHeader* header) = 0;
-  // Tells all others that this group has failed. The first call counts.
+  // Tells all other ranks that the group has failed. Only the first call counts.
   virtual void Report(const absl::Status& status) = 0;
 };
 
-// What a rank says that it has found: the same words whichever way they came.
+// Returns the error for a failure that `reporter` found; equal for every wire.
 absl::Status ReportedBy(int reporter, int self, absl::Status status);
-// OK, or how `entered`, in which `rank` is, differs from `header`.
+// Returns OK, or how `entered`, the operation of `rank`, differs from `header`.
 absl::Status CompareEntered(int rank, const CallHeader& entered,
                             const CallHeader& header);
 
-// Whether somebody whose life shows by a number that moves still lives.
+// Judges from a changing number, such as a heartbeat, whether a peer is alive.
 class Liveness {
  public:
   explicit Liveness(absl::Duration failure_timeout) : failure_timeout_(failure_timeout) {}
 
-  // False when `number` has stood still for the failure timeout while this was looking.
+  // Returns false when `number` has not changed for the failure timeout while this was
+  // observing.
   bool Look(uint64_t number, absl::Duration now);
 
  private:
@@ -84,7 +87,7 @@ class Liveness {
   absl::Duration looked_ = -absl::InfiniteDuration();
 };
 
-// Of the failure timeout: a stopped process is found after between F and F plus this.
+// Heartbeats per failure timeout F. A stopped process is detected after F to F + F/8.
 inline constexpr int kBeatsPerTimeout = 8;
 
 }  // namespace syncline::collective

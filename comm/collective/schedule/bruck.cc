@@ -1,5 +1,5 @@
-// Bruck's all-to-all: ceil(log2 p) rounds, each of which moves half of all blocks; for
-// many ranks and few bytes.
+// Bruck's all-to-all: ceil(log2 p) rounds, each of which moves half of all blocks. It is
+// for many ranks and few bytes.
 #include "comm/collective/schedule/builder.h"
 
 namespace syncline::collective {
@@ -13,7 +13,7 @@ Schedule BruckSchedule(const Problem& problem) {
     const auto rank = static_cast<size_t>((index % ranks + ranks) % ranks);
     return Range{area, rank * problem.count, problem.count};
   };
-  // Block i is on its way to the rank that is i after the one that holds it.
+  // Block i is on its way to the rank i places after the one that holds it.
   std::vector<Range> held;
   std::vector<Number> ready;
   for (int i = 0; i < ranks; ++i) {

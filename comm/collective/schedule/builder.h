@@ -1,4 +1,4 @@
-// How the algorithms of this folder write their schedules down.
+// Builds the schedules of this folder's algorithms.
 #pragma once
 
 #include <initializer_list>
@@ -11,7 +11,7 @@ namespace syncline::collective {
 
 class ScheduleBuilder {
  public:
-  // Step numbers; kNone where there is nothing to wait for.
+  // Number of a step; kNone: no step.
   using Number = int64_t;
   static constexpr Number kNone = -1;
 
@@ -24,7 +24,7 @@ class ScheduleBuilder {
   Number Copy(Range source, Range target, std::initializer_list<Number> waits = {}) {
     return Add({.action = Action::kCopy, .target = target, .source = source}, waits);
   }
-  // target = source combined with what each of `peers` sends.
+  // target = source combined with the data from each of `peers`.
   Number Reduce(std::vector<int> peers, Range source, Range target,
                 std::initializer_list<Number> waits = {}) {
     return Add({.action = Action::kReduce,
@@ -33,7 +33,7 @@ class ScheduleBuilder {
                 .peers = std::move(peers)},
                waits);
   }
-  // From left to right, with the source after the first `turn` peers.
+  // Combines from left to right: `turn` peers, the source, then the other peers.
   void SetTurn(Number reduce, int turn) {
     schedule_.steps[static_cast<size_t>(reduce)].turn = static_cast<uint32_t>(turn);
   }
@@ -51,7 +51,7 @@ class ScheduleBuilder {
     schedule_.steps[static_cast<size_t>(step)].waits.push_back(
         static_cast<uint32_t>(before));
   }
-  // A fresh range of `count` elements.
+  // Returns a new scratch range of `count` elements.
   Range Scratch(size_t count) {
     const Range range = {Area::kScratch, schedule_.scratch, count};
     schedule_.scratch += count;
@@ -71,7 +71,8 @@ class ScheduleBuilder {
   Schedule schedule_;
 };
 
-// Of an all-to-all: where the slices for or from each rank lie. No counts: all are even.
+// Returns where the slices for or from each rank lie in an all-to-all. Empty `counts`:
+// equal slices.
 std::vector<Range> Places(const Problem& problem, Area area,
                           const std::vector<size_t>& counts);
 
@@ -86,9 +87,9 @@ Schedule PairwiseSchedule(const Problem& problem);
 Schedule HierarchicalSchedule(const Problem& problem);
 Schedule DoubleTreeSchedule(const Problem& problem);
 Schedule TorusSchedule(const Problem& problem);
-// Rows of the grid: the largest divisor of `ranks` that is no more than its square root.
+// Number of rows of the grid: the largest divisor of `ranks` up to its square root.
 int TorusRows(int ranks);
-// All-reduces in the order of ranks.
+// All-reduces that combine values in the order of ranks.
 Schedule ExactRingSchedule(const Problem& problem);
 Schedule ExactDoublingSchedule(const Problem& problem);
 Schedule ExactHierarchicalSchedule(const Problem& problem);

@@ -1,7 +1,7 @@
-// Everybody sends to everybody it has to, at once: one round for most operations, two for
-// an all-reduce (each rank reduces its slice of everybody's values, then all gather the
-// slices). Over shared memory this is the two-shot all-reduce, and it rounds sums of BF16
-// and FP16 once only.
+// Every rank sends to all that need its data, at once. Most operations take one round. An
+// all-reduce takes two: each rank reduces its slice of all ranks' values, then all gather
+// the slices. Over shared memory this is the two-shot all-reduce. It rounds sums of BF16
+// and FP16 only once.
 #include <algorithm>
 #include <optional>
 #include <utility>
@@ -13,7 +13,8 @@ namespace {
 
 using Number = ScheduleBuilder::Number;
 
-// Ranks other than `problem.rank`, the next one first, so that not all begin with rank 0.
+// Returns the ranks other than `problem.rank`, the next one first, so that not all begin
+// with rank 0.
 std::vector<int> Others(const Problem& problem) {
   std::vector<int> others;
   for (int k = 1; k < problem.ranks; ++k) {
@@ -22,8 +23,8 @@ std::vector<int> Others(const Problem& problem) {
   return others;
 }
 
-// Reduced in rank order, after the owner's own values where nobody asks for exactly that
-// order: the same bits in every run.
+// Reduces in rank order, which gives the same bits in every run. If the order need not be
+// exact, the owner's own values come first.
 Number ReduceOwn(ScheduleBuilder& builder, const Problem& problem, Range source,
                  Range target) {
   std::vector<int> others = Others(problem);
@@ -34,9 +35,9 @@ Number ReduceOwn(ScheduleBuilder& builder, const Problem& problem, Range source,
   return reduce;
 }
 
-// One segment of an all-reduce, in two halves: the slices are handed out and reduced, then
-// gathered. The first half of the next segment goes before the second half of this one,
-// so that nobody waits for the slowest.
+// One segment of an all-reduce, in two halves: slices are sent and reduced, then
+// gathered. The first half of the next segment precedes the second half of this one, so
+// that no rank waits for the slowest.
 class AllReduceSegment {
  public:
   AllReduceSegment(ScheduleBuilder& builder, const Problem& problem, Range range)
@@ -164,7 +165,7 @@ void AllToAll(ScheduleBuilder& builder, const Problem& problem) {
   }
 }
 
-// Dissemination: in round k everybody hears of the 2^k ranks before it.
+// Dissemination: in round k, each rank learns of the 2^k ranks before it.
 void Barrier(ScheduleBuilder& builder, const Problem& problem) {
   Number heard = ScheduleBuilder::kNone;
   for (int distance = 1; distance < problem.ranks; distance *= 2) {
@@ -187,7 +188,7 @@ void SendReceive(ScheduleBuilder& builder, const Problem& problem) {
 
 }  // namespace
 
-// Where each rank's elements lie, one after the other.
+// Returns where each rank's elements lie, one after another.
 std::vector<Range> Places(const Problem& problem, Area area,
                           const std::vector<size_t>& counts) {
   std::vector<Range> places;

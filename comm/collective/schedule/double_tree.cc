@@ -1,10 +1,11 @@
-// Two binary trees at once, half of the values each (Sanders, Speck and Traeff 2009): who is
-// inside one is a leaf of the other, so that all send and receive alike. 2 log p rounds, as
-// a tree; 2n bytes, nearly as a ring; for any number of ranks.
+// Two binary trees, each for half of the values (Sanders, Speck and Traeff 2009). An
+// inner rank of one tree is a leaf of the other, so all ranks send and receive equally.
+// It takes 2 log p rounds, as a tree, and 2n bytes, nearly as a ring, for any number of
+// ranks.
 //
-// The first tree: number 0 is the root with one child; among the others, in order, the odd
-// ones are leaves. The second one is the first with other numbers: counted from the end
-// where their number is even, from the next rank where it is odd.
+// In the first tree, number 0 is the root with one child. Among the others, in order, the
+// odd ones are leaves. The second tree is the first with other numbers: they are reversed
+// if the number of ranks is even, and shifted by one rank if it is odd.
 #include <vector>
 
 #include "comm/collective/schedule/builder.h"
@@ -14,27 +15,27 @@ namespace {
 
 using Number = ScheduleBuilder::Number;
 
-// The number in [first, end) that has the most zeros at its end.
-int Roundest(int first, int end) {
+// Returns the number in [first, end) with the most trailing zero bits.
+int MostTrailingZeros(int first, int end) {
   int number = end - 1;
   while ((number & (number - 1)) >= first) number &= number - 1;
   return number;
 }
 
-// Of the first tree, in its numbers; -1: none.
+// A node of the first tree, in its numbers; -1: none.
 struct Node {
   int parent = -1;
   std::vector<int> children = {};
 };
 
-// The roundest number of a range is its root, and what lies before and after it are its
-// subtrees.
+// The root of a range is its number with the most trailing zeros. The numbers before and
+// after it form its subtrees.
 Node NodeOf(int number, int ranks) {
-  if (number == 0) return {.parent = -1, .children = {Roundest(1, ranks)}};
+  if (number == 0) return {.parent = -1, .children = {MostTrailingZeros(1, ranks)}};
   Node node = {.parent = 0};
   int first = 1;
   int end = ranks;
-  int root = Roundest(first, end);
+  int root = MostTrailingZeros(first, end);
   while (root != number) {
     node.parent = root;
     if (number < root) {
@@ -42,10 +43,10 @@ Node NodeOf(int number, int ranks) {
     } else {
       first = root + 1;
     }
-    root = Roundest(first, end);
+    root = MostTrailingZeros(first, end);
   }
-  if (first < number) node.children.push_back(Roundest(first, number));
-  if (number + 1 < end) node.children.push_back(Roundest(number + 1, end));
+  if (first < number) node.children.push_back(MostTrailingZeros(first, number));
+  if (number + 1 < end) node.children.push_back(MostTrailingZeros(number + 1, end));
   return node;
 }
 
@@ -66,7 +67,7 @@ class Tree {
   }
 
  private:
-  // From a rank to its number, or back.
+  // Converts a rank to its number, or back.
   int Swap(int number, int shift) const {
     return is_mirrored_ ? ranks_ - 1 - number : (number + shift + ranks_) % ranks_;
   }

@@ -1,9 +1,10 @@
-// Partners at distances 1, 2, 4, ...: recursive doubling with whole vectors, for few
-// bytes; recursive halving and doubling with halves of them (Rabenseifner), for more; and
+// Algorithms with partners at distances 1, 2, 4, ...: recursive doubling with whole
+// vectors, for few bytes; recursive halving and doubling (Rabenseifner), for more; and
 // Bruck's all-gather.
 //
-// Where the number of ranks is no power of two, the first ones pair up: the even one hands
-// its values to the odd one, stands aside, and gets the result at the end.
+// If the number of ranks is not a power of two, the first ranks form pairs: the even one
+// gives its values to the odd one, does not take part, and receives the result at the
+// end.
 #include <algorithm>
 #include <bit>
 
@@ -24,7 +25,7 @@ class Folded {
   int size() const { return size_; }  // ranks that take part, a power of two
   bool in_pair() const { return rank_ < 2 * extra_; }
   bool aside() const { return in_pair() && rank_ % 2 == 0; }
-  // This rank's number among those that take part.
+  // Returns this rank's number among those that take part.
   int place() const { return in_pair() ? rank_ / 2 : rank_ - extra_; }
   int RankOf(int place) const { return place < extra_ ? 2 * place + 1 : place + extra_; }
   int twin() const { return rank_ ^ 1; }
@@ -35,8 +36,9 @@ class Folded {
   const int extra_;
 };
 
-// Runs `core` (what a participant does after the step it gets, returning the last one)
-// between the hand-over and the return. False where this rank stands aside.
+// Runs `core` between the hand-over and the return. `core` adds the steps of a rank that
+// takes part, after the given step, and returns the last ones. It does not run on a rank
+// that stands aside.
 template <typename Core>
 void Fold(ScheduleBuilder& builder, const Problem& problem, const Core& core) {
   const Folded folded(problem);
@@ -66,7 +68,7 @@ std::vector<Number> Doubling(ScheduleBuilder& builder, const Problem& problem,
   return {ready};
 }
 
-// The elements of participants [first, first + count).
+// Returns the elements of participants [first, first + count).
 Range Window(const Problem& problem, const Folded& folded, int first, int count) {
   const Range from = EvenSlice(Area::kOutput, problem.count, folded.size(), first);
   const Range to =
@@ -96,7 +98,7 @@ std::vector<Number> Halving(ScheduleBuilder& builder, const Problem& problem,
     rounds.push_back(round);
   }
   builder.Completes(ready);
-  // What this rank holds is sent when all its parts are there.
+  // This rank sends what it holds when all parts are there.
   std::vector<Number> have = {ready};
   for (auto round = rounds.rbegin(); round != rounds.rend(); ++round) {
     const Number sent = builder.Send(round->partner, round->kept);
@@ -108,7 +110,7 @@ std::vector<Number> Halving(ScheduleBuilder& builder, const Problem& problem,
 
 void AllGather(ScheduleBuilder& builder, const Problem& problem) {
   const int ranks = problem.ranks;
-  // The slice of the rank that is `ahead` after this one.
+  // Returns the slice of the rank `ahead` places after this one.
   const auto slice = [&](int ahead) {
     const auto rank = static_cast<size_t>((problem.rank + ahead) % ranks);
     return Range{Area::kOutput, rank * problem.count, problem.count};

@@ -1,12 +1,13 @@
-// All-reduces whose values are combined in the order of ranks, from left to right:
-// ((r0 + r1) + r2) + ..., so that all of them give the same bits, whatever the number of
-// hosts. The direct one needs another order of its peers only (direct.cc). What cannot
-// combine in this order, trees and halves, has no place here.
+// All-reduces that combine values in the order of ranks, from left to right,
+//   ((r0 + r1) + r2) + ...
+// So all of them give the same bits for any number of hosts. The direct one only needs
+// another order of its peers (direct.cc). Trees and halving cannot combine in this order.
 //
-// Ring: a chain. Partial results go from the first rank to the last, whole ones back, both at
-// once. Doubling: everybody gets everybody's values (Bruck's all-gather) and combines them
-// alone. Hierarchical: a chain of hosts for each slice; the rank of a host that holds a
-// slice combines what comes from the host before with the values of its own host.
+// Ring: a chain. Partial results go from the first rank to the last and whole results
+// back, both at the same time. Doubling: every rank gets all ranks' values (Bruck's
+// all-gather) and combines them alone. Hierarchical: a chain of hosts for each slice. The
+// rank of a host that holds a slice combines what comes from the previous host with the
+// values of its own host.
 #include <algorithm>
 #include <utility>
 
@@ -17,15 +18,16 @@ namespace {
 
 using Number = ScheduleBuilder::Number;
 
-// What a chain's member does between those before and after it; -1: there is none.
+// The place of a member in a chain; -1: there is none.
 struct Link {
   int before = -1;
   int after = -1;
-  std::vector<int> beside = {};  // whose values it combines with its own, in order
-  int turn = 0;                  // of its own among them
+  std::vector<int> beside = {};  // ranks whose values it combines with its own, in order
+  int turn = 0;                  // its own place among them
 };
 
-// Up the chain and back. Returns the step after which `range` is whole here.
+// Passes partial results up the chain and whole ones back. Returns the step after which
+// `range` is whole on this rank.
 Number Chain(ScheduleBuilder& builder, const Link& link, Range range) {
   std::vector<int> peers = link.beside;
   if (link.before >= 0) peers.insert(peers.begin(), link.before);
@@ -59,7 +61,7 @@ Schedule ExactHierarchicalSchedule(const Problem& problem) {
   ScheduleBuilder builder;
   const int local = problem.local;
   const int place = problem.rank % local;
-  const int first = problem.rank - place;  // of this host
+  const int first = problem.rank - place;  // the first rank of this host
   const auto slice = [&](int index) {
     return EvenSlice(Area::kOutput, problem.count, local, index);
   };
@@ -98,7 +100,7 @@ Schedule ExactDoublingSchedule(const Problem& problem) {
     return values[static_cast<size_t>(rank_of(ahead))];
   };
   std::vector<Number> have = {ScheduleBuilder::kNone};
-  std::vector<Number> ready;  // what must be before the own values are written over
+  std::vector<Number> ready;  // steps before the own values may be overwritten
   for (int distance = 1; distance < ranks; distance *= 2) {
     const int blocks = std::min(distance, ranks - distance);
     for (int k = 0; k < blocks; ++k) {

@@ -1,10 +1,10 @@
-// An all-reduce of hosts with several ranks each, which share the host's cable: ranks of a
-// host reduce among themselves, a slice each; the ranks that hold the same slice, one of
-// each host, reduce it along a ring; then ranks of a host gather the slices. A cable
-// carries 2(hosts - 1)/hosts of the bytes, whatever the number of ranks beside it.
+// An all-reduce of hosts with several ranks each, which share the host's cable. The ranks
+// of a host reduce among themselves, a slice each. The ranks that hold the same slice,
+// one per host, reduce it along a ring. Then the ranks of a host gather the slices. A
+// cable carries 2(hosts - 1)/hosts of the bytes, whatever the number of ranks per host.
 //
-// Slices travel in parts, one for each host, in the order in which the ring needs them:
-// while one part is on the cable the next is reduced within the host.
+// Slices are divided into parts, one for each host, in the order in which the ring needs
+// them. While one part is on the cable, the next is reduced within the host.
 #include <utility>
 
 #include "comm/collective/schedule/builder.h"
@@ -49,8 +49,8 @@ class AllReduce {
   int RankOf(int host, int place) const {
     return (host + hosts_) % hosts_ * problem_.local + place;
   }
-  // The host that is `steps` before this one on the ring; and the number of the part that
-  // begins there.
+  // Returns the host `steps` before this one on the ring. It is also the number of the
+  // part that begins there.
   int Before(int steps) const { return (host_ - steps % hosts_ + hosts_) % hosts_; }
 
   Range Part(int place, int part) const {
@@ -101,7 +101,7 @@ class AllReduce {
   const int host_;
   const int place_;              // on its host
   std::vector<int> beside_;      // the other places, the next one first
-  std::vector<Number> reduced_;  // by part of the own slice: what wrote it last
+  std::vector<Number> reduced_;  // by part of the own slice: the last step that wrote it
   std::vector<Number> given_;    // by place and part: sent within the host
   std::vector<Number> passed_;   // by part: sent along the ring
 };

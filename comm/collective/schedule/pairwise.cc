@@ -1,6 +1,6 @@
-// All-to-all in rounds: in round k each rank sends to the one that is k after it, and hears
-// from the one that is k before it. So only one sends to a receiver at a time, and a rank
-// goes on to the next round when it has what this one brings.
+// All-to-all in rounds: in round k, each rank sends to the rank k places after it and
+// receives from the rank k places before it. So a receiver has only one sender at a time.
+// A rank starts the next round when it has received this round's data.
 #include "comm/collective/schedule/builder.h"
 
 namespace syncline::collective {

@@ -1,5 +1,6 @@
-// The ring of Patarasuk and Yuan (2009): 2(p - 1) rounds and 2(p - 1)/p of the bytes for an
-// all-reduce, each rank talking to its two neighbours only. A broadcast is a chain.
+// The ring of Patarasuk and Yuan (2009): 2(p - 1) rounds and 2(p - 1)/p of the bytes for
+// an all-reduce. Each rank communicates only with its two neighbours. A broadcast is a
+// chain.
 #include "comm/collective/schedule/builder.h"
 
 namespace syncline::collective {
@@ -14,7 +15,7 @@ struct Ring {
         left((rank + ranks - 1) % ranks),
         right((rank + 1) % ranks) {}
 
-  // The rank that is `steps` before this one.
+  // Returns the rank `steps` before this one.
   int Before(int steps) const { return (rank - steps % ranks + ranks) % ranks; }
 
   int ranks;
@@ -45,7 +46,7 @@ void AllReduce(ScheduleBuilder& builder, const Problem& problem) {
   }
 }
 
-// Partial sums rest in two places by turns, so that one can be sent while the other lands.
+// Partial sums use two places in turn, so that one can be sent while the other arrives.
 void ReduceScatter(ScheduleBuilder& builder, const Problem& problem) {
   const Ring ring(problem);
   const auto slice = [&](int rank) {

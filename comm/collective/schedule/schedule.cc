@@ -54,8 +54,9 @@ absl::StatusOr<typename Table::value_type::first_type> Parse(const Table& table,
 
 absl::Status CheckProblem(const Problem& problem) {
   if (problem.ranks < 1 || problem.rank < 0 || problem.rank >= problem.ranks) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "rank ", problem.rank, " of ", problem.ranks, " ranks is none: 0 to ranks - 1"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("rank ", problem.rank, " of ", problem.ranks,
+                     " ranks is out of range: give 0 to ranks - 1"));
   }
   if (problem.root < 0 || problem.root >= problem.ranks || problem.source < 0 ||
       problem.source >= problem.ranks) {
@@ -82,7 +83,8 @@ absl::Status CheckProblem(const Problem& problem) {
 
 bool IsExact(const Problem& problem) { return problem.exact && Reduces(problem.op); }
 
-// Of those that have the operation at all.
+// Whether the algorithm can combine in the order of ranks. REQUIRES: it supports the
+// operation.
 bool KeepsOrder(Algorithm algorithm, const Problem& problem) {
   switch (algorithm) {
     case Algorithm::kDirect:
@@ -112,7 +114,7 @@ std::string WhyUnsupported(const Problem& problem, Algorithm algorithm) {
           : "; of all_reduce, 'ring', 'doubling' and 'hierarchical' have it, too");
 }
 
-// One rank has nobody to talk to.
+// The schedule of a single rank, which has no peers.
 Schedule AloneSchedule(const Problem& problem) {
   ScheduleBuilder builder;
   switch (problem.op) {
@@ -159,7 +161,7 @@ bool FollowsClosely(const Step& step, const Step& wait) {
       wait.action != Action::kSend) {
     return true;
   }
-  // A send reads its source only, a receive writes its target only.
+  // A send only reads its source; a receive only writes its target.
   const bool reads = step.action != Action::kReceive && step.action != Action::kFold;
   const bool writes = step.action != Action::kSend;
   const bool wait_reads = wait.action != Action::kReceive;

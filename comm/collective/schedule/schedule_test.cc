@@ -1,5 +1,6 @@
 #include "comm/collective/schedule/schedule.h"
 
+#include <algorithm>
 #include <bit>
 #include <string>
 #include <utility>
@@ -25,7 +26,7 @@ size_t CountTo(const Problem& problem, int from, int to) {
   return static_cast<size_t>(from * 3 + to * 5) % 4;
 }
 
-// The problem as `rank` sees it.
+// Returns the problem from the view of `rank`.
 Problem Of(Problem problem, int rank) {
   problem.rank = rank;
   if (!problem.send_counts.empty()) {
@@ -55,7 +56,7 @@ Values InputOf(const Problem& problem) {
   return input;
 }
 
-// What the output of `rank` must be; written from the definitions.
+// Returns the expected output of `rank`, computed from the definitions.
 Values Expected(const Problem& problem, const std::vector<Values>& inputs) {
   const size_t n = problem.count;
   const auto rank = static_cast<size_t>(problem.rank);
@@ -106,7 +107,8 @@ Values Expected(const Problem& problem, const std::vector<Values>& inputs) {
   return out;
 }
 
-// Where each rank's output begins: its own values for what is in place, rubbish otherwise.
+// Returns the initial output of a rank: its own values if the operation is in place,
+// garbage otherwise.
 Values OutputAtStart(const Problem& problem, const Values& input,
                      const Values& expected) {
   const bool in_place =
@@ -160,21 +162,23 @@ class Schedules : public testing::TestWithParam<Algorithm> {
 };
 
 TEST_P(Schedules, AreRightForEveryNumberOfRanks) {
-  for (int ranks = 1; ranks <= 33; ++ranks) CheckAll(ranks, {0, 1, 5});
+  for (int ranks = 1; ranks <= kMaxCheckedRanks; ++ranks) CheckAll(ranks, {0, 1, 5});
 }
 
 TEST_P(Schedules, AreRightForLongerVectors) {
   for (const int ranks : {2, 3, 4, 7, 8}) CheckAll(ranks, {63, 64, 65, 200});
 }
 
-TEST_P(Schedules, AreRightForManyRanks) { CheckAll(48, {3}); }
+TEST_P(Schedules, AreRightForManyRanks) {
+  CheckAll(kChecksLargeGroups ? 48 : kMaxCheckedRanks + 1, {3});
+}
 
 TEST(Schedule, TreesAndToriOfManyRanksAreRight) {
   for (const Algorithm algorithm : {Algorithm::kDoubleTree, Algorithm::kTorus}) {
     for (const int ranks : {64, 100, 121, 127, 128, 250}) {
       const Problem problem = {
           .op = CollectiveOp::kAllReduce, .ranks = ranks, .count = 7};
-      if (!Supports(algorithm, problem)) continue;
+      if (!kChecksLargeGroups || !Supports(algorithm, problem)) continue;
       EXPECT_EQ(RunAll(problem, algorithm, 1).error, "")
           << Describe(problem, algorithm, 1);
     }
@@ -192,7 +196,7 @@ TEST(Schedule, ATorusIsAsSquareAsItCanBe) {
   EXPECT_THAT(std::string(refused.message()), testing::HasSubstr("product of two"));
 }
 
-// But for the first tree's root and, of an odd number of ranks, the last one.
+// Exceptions are the first tree's root and, for an odd number of ranks, the last rank.
 TEST(Schedule, WhoIsInsideOneTreeIsALeafOfTheOther) {
   for (int ranks = 4; ranks <= 33; ++ranks) {
     int inside_both = 0;
@@ -211,9 +215,9 @@ TEST(Schedule, WhoIsInsideOneTreeIsALeafOfTheOther) {
 }
 
 TEST_P(Schedules, MoveWhatTheFormulasSay) {
-  for (int ranks = 2; ranks <= 33; ++ranks) {
+  for (int ranks = 2; ranks <= kMaxCheckedRanks; ++ranks) {
     for (int op = 0; op <= static_cast<int>(CollectiveOp::kAllToAll); ++op) {
-      // Divisible by every number of slices, so that no slice is longer than others.
+      // Divisible by every number of slices, so that all slices have the same length.
       const size_t count =
           op == 0 ? static_cast<size_t>(ranks) * 32 : static_cast<size_t>(2);
       const Problem problem = {
@@ -223,8 +227,8 @@ TEST_P(Schedules, MoveWhatTheFormulasSay) {
       const Traffic traffic = TrafficOf(problem, GetParam(), 1);
       SCOPED_TRACE(Describe(problem, GetParam(), 1));
       EXPECT_LE(run.rounds, traffic.rounds);
-      // Blocks need not wait for their round where ranks are no power of two, and the
-      // root's children in a tree come one after the other.
+      // If the number of ranks is not a power of two, blocks need not wait for their
+      // round. The root's children in a tree come one after another.
       const bool neat = GetParam() == Algorithm::kDirect ||
                         GetParam() == Algorithm::kRing ||
                         (GetParam() != Algorithm::kTree &&
@@ -238,16 +242,16 @@ TEST_P(Schedules, MoveWhatTheFormulasSay) {
   }
 }
 
-// An average is divided where an element's reduction is whole: once.
+// An average must be divided exactly once, when the reduction of an element is complete.
 TEST_P(Schedules, CompleteEachReducedElementOnce) {
-  for (int ranks = 2; ranks <= 17; ++ranks) {
+  for (int ranks = 2; ranks <= std::min(kMaxCheckedRanks, 17); ++ranks) {
     for (const CollectiveOp op : {CollectiveOp::kAllReduce, CollectiveOp::kReduce,
                                   CollectiveOp::kReduceScatter}) {
       const Problem problem = {.op = op, .ranks = ranks, .count = 40};
       if (!Supports(GetParam(), problem)) continue;
       size_t whole =
           op == CollectiveOp::kReduceScatter ? 40u * static_cast<size_t>(ranks) : 40u;
-      // Every participant of recursive doubling has the whole vector by itself.
+      // With recursive doubling, every participant completes the whole vector itself.
       if (GetParam() == Algorithm::kDoubling)
         whole *= std::bit_floor(static_cast<unsigned>(ranks));
       EXPECT_EQ(RunAll(problem, GetParam(), 3).completed, whole)
@@ -261,7 +265,7 @@ INSTANTIATE_TEST_SUITE_P(All, Schedules, testing::ValuesIn(kAllAlgorithms),
                            return std::string(AlgorithmName(info.param));
                          });
 
-// Hosts of several ranks each.
+// Hosts with several ranks each.
 class Hierarchies : public testing::TestWithParam<std::pair<int, int>> {
  protected:
   Problem AllReduceOf(size_t count) const {
@@ -410,7 +414,7 @@ TEST(Select, TakesFewRoundsForFewBytesAndFewBytesForMany) {
   EXPECT_EQ(Select(problem, 4, network).algorithm, Algorithm::kDoubleTree);
   problem.count = 64 << 20;
   EXPECT_EQ(Select(problem, 4, network).algorithm, Algorithm::kHalving);
-  problem.ranks = 60;  // no power of two: halves would be handed over before and after
+  problem.ranks = 60;  // not a power of two: halving needs a hand-over
   EXPECT_EQ(Select(problem, 4, {.hosts = 60}).algorithm, Algorithm::kTorus);
   problem.ranks = 59;
   problem.count = 4 << 20;

@@ -12,16 +12,16 @@
 namespace syncline::collective {
 namespace {
 
-// More senders to one receiver at once than switches have buffers for: TCP would lose
-// packets and wait.
-constexpr int kMostSendersBetweenHosts = 8;
+// With more senders to one receiver at once, the buffers of switches overflow: TCP would
+// lose packets and wait.
+constexpr int kMaxSendersBetweenHosts = 8;
 
-// Their gain is few steps at a network's latency; within a host they were not measured.
+// These save steps at a network's latency. They were not measured within a host.
 bool IsForHosts(Algorithm algorithm) {
   return algorithm == Algorithm::kDoubleTree || algorithm == Algorithm::kTorus;
 }
 
-// The whole operation's bytes: what nccl-tests call the size.
+// Returns the bytes of the whole operation, which nccl-tests call the size.
 double TotalBytes(const Problem& problem, size_t element_bytes) {
   double bytes = static_cast<double>(problem.count) * static_cast<double>(element_bytes);
   switch (problem.op) {
@@ -36,6 +36,12 @@ double TotalBytes(const Problem& problem, size_t element_bytes) {
       break;
   }
   return bytes;
+}
+
+std::string FormatEstimate(double seconds) {
+  if (seconds < 1e-3) return absl::StrFormat("%.3g us", seconds * 1e6);
+  if (seconds < 1) return absl::StrFormat("%.3g ms", seconds * 1e3);
+  return absl::StrFormat("%.3g s", seconds);
 }
 
 int CeilLog2(int ranks) {
@@ -79,8 +85,7 @@ Traffic Ring(const Problem& problem, double n) {
   }
 }
 
-// What goes up and down a chain of so many, of all `n`, is carried twice by those in its
-// middle.
+// Returns how often a member in the middle of a chain carries what goes up and down it.
 double ChainTimes(int members) { return members > 2 ? 2 : 1; }
 
 // All-reduces in the order of ranks (exact.cc).
@@ -136,8 +141,8 @@ Traffic Tree(const Problem& problem, double n) {
   }
 }
 
-// Inside one tree of half the values with two children, a leaf of the other; three ranks and
-// fewer have no such place.
+// An inner rank of one tree (with half the values) that has two children is a leaf of the
+// other tree. With at most three ranks there is no such rank.
 Traffic DoubleTree(const Problem& problem, double n) {
   const double halves = std::min(problem.ranks - 1, 3) + 1;
   const int rounds = 2 * CeilLog2(problem.ranks);
@@ -160,7 +165,8 @@ Traffic Bruck(const Problem& problem, double n) {
   return {CeilLog2(problem.ranks), blocks, n / problem.ranks * blocks, 0};
 }
 
-// Hosts of L ranks: 2(L - 1)/L of the bytes within, and for each rank a ring of its slice.
+// With L ranks per host: 2(L - 1)/L of the bytes within the host, and a ring for each
+// rank's slice.
 Traffic Hierarchical(const Problem& problem, double n) {
   const double local = problem.local;
   const int hosts = problem.ranks / problem.local;
@@ -177,11 +183,12 @@ Traffic Hierarchical(const Problem& problem, double n) {
           .cable_bytes = 2 * ring * local};
 }
 
-// Where all algorithms treat ranks alike, of what one rank sends.
+// Returns the bytes on a host's cable if one rank sends `bytes`, for algorithms that
+// treat ranks alike.
 double CableBytes(const Problem& problem, Algorithm algorithm, double bytes) {
   if (problem.local == 1 || algorithm == Algorithm::kRing) return bytes;
   const double all = problem.local * bytes;
-  if (algorithm != Algorithm::kDirect) return all;  // at most
+  if (algorithm != Algorithm::kDirect) return all;  // an upper bound
   return all * (problem.ranks - problem.local) / (problem.ranks - 1);
 }
 
@@ -209,7 +216,7 @@ Traffic FlatTraffic(const Problem& problem, Algorithm algorithm, double n) {
     case Algorithm::kTorus:
       return Torus(problem, n);
     case Algorithm::kHierarchical:
-      break;  // is not flat
+      break;  // not flat
   }
   return {};
 }
@@ -233,17 +240,18 @@ Traffic TrafficOf(const Problem& problem, Algorithm algorithm, size_t element_by
 }
 
 double EstimateSeconds(const Traffic& traffic, const Topology& topology) {
-  const double reducing = traffic.reduced_bytes * topology.per_reduced_byte;
+  const Costs& costs = topology.costs;
+  const double reducing = traffic.reduced_bytes * costs.per_reduced_byte;
   if (topology.hosts == 1) {
-    return traffic.rounds * topology.host.latency +
-           traffic.messages * topology.host.per_message +
-           traffic.bytes * topology.host.per_byte + reducing;
+    return traffic.rounds * costs.host.latency +
+           traffic.messages * costs.host.per_message +
+           traffic.bytes * costs.host.per_byte + reducing;
   }
-  return traffic.host_rounds * topology.host.latency +
-         traffic.host_messages * topology.host.per_message +
-         (traffic.rounds - traffic.host_rounds) * topology.network.latency +
-         (traffic.messages - traffic.host_messages) * topology.network.per_message +
-         traffic.cable_bytes * topology.network.per_byte + reducing;
+  return traffic.host_rounds * costs.host.latency +
+         traffic.host_messages * costs.host.per_message +
+         (traffic.rounds - traffic.host_rounds) * costs.network.latency +
+         (traffic.messages - traffic.host_messages) * costs.network.per_message +
+         traffic.cable_bytes * costs.network.per_byte + reducing;
 }
 
 Choice Select(const Problem& problem, size_t element_bytes, const Topology& topology) {
@@ -254,10 +262,10 @@ Choice Select(const Problem& problem, size_t element_bytes, const Topology& topo
     const Traffic traffic = TrafficOf(problem, algorithm, element_bytes);
     found.emplace_back(EstimateSeconds(traffic, topology), algorithm);
   }
-  // The direct one is first in the list, and the only one for some operations; what else
-  // rounds once in the order of ranks carries p times the bytes.
+  // The direct algorithm is first in the list, and the only one for some operations.
+  // Other algorithms that round once in the order of ranks carry p times the bytes.
   const bool has_others = found.size() > 1 && !(problem.exact && problem.rounds);
-  if (has_others && topology.hosts > 1 && problem.ranks > kMostSendersBetweenHosts) {
+  if (has_others && topology.hosts > 1 && problem.ranks > kMaxSendersBetweenHosts) {
     found.erase(found.begin());
   }
   std::stable_sort(found.begin(), found.end(), [](const auto& one, const auto& other) {
@@ -266,8 +274,7 @@ Choice Select(const Problem& problem, size_t element_bytes, const Topology& topo
   Choice choice = {.algorithm = found[0].second, .seconds = found[0].first, .reason = ""};
   for (const auto& [seconds, algorithm] : found) {
     absl::StrAppend(&choice.reason, choice.reason.empty() ? "" : ", ",
-                    std::string(AlgorithmName(algorithm)), ": ",
-                    absl::StrFormat("%.3g us", seconds * 1e6));
+                    std::string(AlgorithmName(algorithm)), ": ", FormatEstimate(seconds));
   }
   return choice;
 }

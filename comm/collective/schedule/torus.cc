@@ -1,7 +1,8 @@
-// An all-reduce on a grid of a rows and b columns that is closed to a torus (Mikami et al.
-// 2018): a ring within each row leaves every rank a slice, a ring within each column reduces
-// that slice over the rows, a ring within each row gathers. The bytes of one ring of all
-// ranks, 2(p - 1)/p n, in 2(a + b - 2) rounds instead of 2(p - 1).
+// An all-reduce on a grid of a rows and b columns, closed to a torus (Mikami et al.
+// 2018). A ring within each row leaves every rank a slice. A ring within each column
+// reduces that slice over the rows. A ring within each row gathers the slices. It needs
+// the bytes of one ring of all ranks, 2(p - 1)/p n, in 2(a + b - 2) rounds instead of
+// 2(p - 1).
 #include <functional>
 
 #include "comm/collective/schedule/builder.h"
@@ -12,7 +13,7 @@ namespace {
 using Number = ScheduleBuilder::Number;
 using Numbers = std::vector<Number>;
 
-// One ring of the two that a rank is in.
+// One of the two rings that a rank belongs to.
 class Ring {
  public:
   Ring(ScheduleBuilder& builder, int members, int place,
@@ -24,10 +25,11 @@ class Ring {
         right_(rank_of((place + 1) % members)),
         sent_(static_cast<size_t>(members), ScheduleBuilder::kNone) {}
 
-  // The slice that is reduced here when the others are elsewhere.
+  // Returns the slice whose reduction ends on this rank.
   int own() const { return Before(members_ - 1); }
 
-  // Returns the last reduction, that of the slice own(). Every step waits for `ready`.
+  // Returns the last reduction, which is that of slice own(). Every step waits for
+  // `ready`.
   Number ReduceScatter(Range whole, Number ready) {
     Number reduced = ready;
     for (int k = 0; k + 1 < members_; ++k) {
@@ -38,7 +40,8 @@ class Ring {
     return reduced;
   }
 
-  // After it: the others' slices. `had` is when own() is whole. Returns when each of them is.
+  // Gathers the other slices after ReduceScatter. `had`: the steps after which own() is
+  // complete. Returns the steps after which all slices are.
   Numbers AllGather(Range whole, const Numbers& had) {
     Numbers all = had;
     for (int k = 0; k + 1 < members_; ++k) {
@@ -72,7 +75,7 @@ class Ring {
   const int place_;
   const int left_;
   const int right_;
-  Numbers sent_;  // by slice: in the reduction
+  Numbers sent_;  // by slice: step of the reduction
 };
 
 }  // namespace

@@ -10,8 +10,8 @@ namespace {
 
 using Number = ScheduleBuilder::Number;
 
-// Places count from the root: the root is 0, its children are 1, 2, 4, ..., and the
-// subtree of place v with lowest bit b is [v, v + b).
+// Places count from the root: the root is 0, its children are 1, 2, 4, ... The subtree of
+// place v with lowest set bit b is [v, v + b).
 class Tree {
  public:
   Tree(const Problem& problem, int root)
@@ -32,7 +32,7 @@ class Tree {
   int place() const { return place_; }
   int end() const { return end_; }  // of the subtree
   int parent() const { return RankOf(place_ & (place_ - 1)); }
-  // Places, the largest subtree first.
+  // Returns places, the largest subtree first.
   const std::vector<int>& children() const { return children_; }
   int EndOf(int child) const { return std::min(child + (child - place_), ranks_); }
   int RankOf(int place) const { return (place + root_) % ranks_; }
@@ -59,7 +59,7 @@ Number BroadcastFrom(ScheduleBuilder& builder, const Tree& tree, Range all,
   return ready;
 }
 
-// Returns the last step that touched `target`.
+// Returns the last step that accessed `target`.
 Number ReduceTo(ScheduleBuilder& builder, const Tree& tree, Range source, Range target) {
   if (tree.children().empty()) return builder.Send(tree.parent(), source);
   const Number reduced = builder.Reduce(tree.ChildRanks(), source, target);
@@ -83,8 +83,8 @@ void Reduce(ScheduleBuilder& builder, const Problem& problem) {
   ReduceTo(builder, tree, {Area::kInput, 0, problem.count}, target);
 }
 
-// Where the blocks of a subtree rest: at the root where they belong, elsewhere one after
-// the other, and at a leaf in the user's own memory.
+// Where the blocks of a subtree are kept: at the root in their final place, on inner
+// ranks one after another, and on a leaf in the user's own memory.
 struct Rest {
   Range Of(const Tree& tree, int place) const {
     const size_t block =
@@ -118,7 +118,7 @@ void Gather(ScheduleBuilder& builder, const Problem& problem) {
   } else {
     builder.Send(tree.parent(), own);
   }
-  // In ascending order, as the parent expects them.
+  // Sends in ascending order, as the parent expects.
   for (auto child = tree.children().rbegin(); child != tree.children().rend(); ++child) {
     for (int place = *child; place < tree.EndOf(*child); ++place) {
       const Range block = rest.Of(tree, place);
@@ -144,7 +144,8 @@ void Scatter(ScheduleBuilder& builder, const Problem& problem) {
   builder.Receive(tree.parent(), own);
   if (tree.children().empty()) return;
   const Rest rest = RestOf(builder, problem, tree, Area::kInput);
-  // The parent sends the subtree's blocks in ascending order: the smallest child's first.
+  // The parent sends the subtree's blocks in ascending order, those of the smallest child
+  // first.
   for (auto child = tree.children().rbegin(); child != tree.children().rend(); ++child) {
     for (int place = *child; place < tree.EndOf(*child); ++place) {
       const Range block = rest.Of(tree, place);

@@ -1,5 +1,5 @@
-// Error feedback on the emulated GPU against GradientMemory, over steps whose units change
-// and whose gradients overflow.
+// Compares error feedback on the emulated GPU with GradientMemory, over steps whose units
+// change and whose gradients overflow.
 #include <gtest/gtest.h>
 
 #include <bit>
@@ -15,7 +15,7 @@ namespace {
 
 constexpr uint32_t kElements = 2 * kTileElements + 300;
 
-// A sender on the CPU.
+// A sender that encodes on the CPU.
 class CpuMemory {
  public:
   CpuMemory(const SynclineCudaCodec& codec, float decay)
@@ -52,8 +52,8 @@ struct Step {
   SynclineCudaUnits units = {};
   bool overflows = false;  // in tile 1
 };
-// Tile 1 misses two changes of the scale. The rate begins later than the steps, falls, is
-// 0 for a while, and comes back.
+// Tile 1 misses two changes of the scale. The rate is unknown at first, then falls, is 0
+// for a while, and returns.
 constexpr Step kSteps[] = {
     {{1, 0}},        {{1024, 0}},         {{2048, 0.1f}, true}, {{1024, 0.1f}},
     {{1024, 0.03f}}, {{512, 0.3f}, true}, {{256, 0.3f}, true},  {{128, 0.01f}},

@@ -22,8 +22,8 @@ SYNCLINE_KERNEL void MaxMagnitude(size_t n, const float* x, uint32_t* max) {
   *max = most;
 }
 
-// x = g + factor * e, and the largest |x| as bits: magnitudes order like integers, with
-// infinity and NaN above all others.
+// Computes x = g + factor * e, and the largest |x| as bits. Magnitudes order like
+// integers, with infinity and NaN above all others.
 SYNCLINE_KERNEL void AddKept(size_t n, const float* gradient, const float* kept,
                              float factor, float* sum, uint32_t* max) {
   const float* __restrict g = gradient;
@@ -38,10 +38,11 @@ SYNCLINE_KERNEL void AddKept(size_t n, const float* gradient, const float* kept,
 }
 
 struct Momentum {
-  float carry = 1;  // of the velocity
+  float carry = 1;  // factor of the velocity
   float carry_residual = 1;
   float momentum = 0;
-  // What the gradient adds to u besides through it: 0, or 1 for Nesterov's form.
+  // Factor of the gradient that is added to x beside u: 1 for Nesterov's form, otherwise
+  // 0.
   float nesterov = 0;
 };
 
@@ -59,7 +60,8 @@ SYNCLINE_KERNEL void Correct(size_t n, Momentum factors, CorrectedTile tile,
   float* __restrict u = tile.velocity;
   float* __restrict x = tile.sum;
   const float ahead = factors.nesterov;
-  // momentum * (u + g) + g in x, and u as the paper has it in the other form.
+  // Nesterov's form: u = momentum * (u + g), and x gets u + g. The paper's form: u =
+  // momentum * u + g, and x gets u.
   const float share = ahead * factors.momentum + (1 - ahead);
   uint32_t most = 0;
   for (size_t i = 0; i < n; ++i) {
@@ -70,7 +72,7 @@ SYNCLINE_KERNEL void Correct(size_t n, Momentum factors, CorrectedTile tile,
   *max = most;
 }
 
-// Eight sums, so that they need not wait for each other.
+// Uses eight sums, so that additions need not wait for each other.
 SYNCLINE_KERNEL void SquareSum(size_t n, const float* x, double* sum) {
   constexpr size_t kLanes = 8;
   double lanes[kLanes] = {};
@@ -88,7 +90,7 @@ SYNCLINE_KERNEL void Combine(size_t n, float of_x, float of_y, const float* y, f
   for (size_t i = 0; i < n; ++i) x[i] = of_x * x[i] + of_y * y[i];
 }
 
-// u = 0 where something was sent.
+// Sets u to 0 where something was sent.
 SYNCLINE_KERNEL void Mask(size_t n, const float* given, const float* left, float* out) {
   const float* __restrict x = given;
   const float* __restrict residual = left;
@@ -137,7 +139,7 @@ std::span<const float> GradientMemory::Settle(const GradientUnits& units) {
     const size_t first = tile * kTileElements;
     const size_t n = std::min<size_t>(residual_.size() - first, kTileElements);
     const Carry carry = CarryTo(units, tile);
-    // m u + m^2 u + ...
+    // The series m u + m^2 u + ...
     const float rest = carry.velocity * momentum / (1 - momentum);
     float* const residual = residual_.data() + first;
     if (velocity_.empty()) {

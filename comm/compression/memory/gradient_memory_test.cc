@@ -22,7 +22,7 @@ std::vector<float> Gradient(uint32_t step) {
   return gradient;
 }
 
-// A sender of one block, and what its receiver decodes.
+// A sender of one block, together with what its receiver decodes.
 class Sender {
  public:
   explicit Sender(std::string_view text) : Sender(*ParseTransfer(text)) {}
@@ -62,9 +62,9 @@ class Sender {
 
   std::span<const float> residual() const { return memory_.residual(); }
   GradientMemory& memory() { return memory_; }
-  // Of the tile that was looked at last.
+  // Returns the squares of the tile that was sampled last.
   const GradientMemory::Squares& squares() const { return squares_; }
-  // Of the tiles sent last.
+  // Returns the codecs of the tiles that were sent last.
   const std::vector<CodecId>& codecs() const { return codecs_; }
 
  private:
@@ -78,7 +78,7 @@ class Sender {
 
 class ErrorFeedback : public ::testing::TestWithParam<const char*> {};
 
-// Sum of what was sent = sum of what was given - what is left, to rounding.
+// What was sent must equal what was given minus what is left, up to rounding.
 TEST_P(ErrorFeedback, LosesNothingOverTime) {
   Sender sender(GetParam());
   std::vector<double> given(kElements), sent(kElements);
@@ -108,12 +108,13 @@ INSTANTIATE_TEST_SUITE_P(
                       "threshold:threshold=0.5", "int8-stochastic:memory=ef",
                       "natural:memory=ef"));
 
-// What is given is in what was counted, or in what is left, also of steps that do not count.
+// What was given must be in what was counted or in what is left, also for steps that do
+// not count.
 TEST_P(ErrorFeedback, TakesBackWhatDidNotCount) {
   Sender sender(GetParam());
   std::vector<double> given(kElements), counted(kElements);
   for (uint32_t step = 1; step <= 12; ++step) {
-    // From one scale of the loss to another.
+    // The loss scale changes half way.
     const GradientUnits units = {.loss_scale = step < 7 ? 1.0f : 4.0f};
     const std::vector<float> gradient = Gradient(step);
     const std::vector<float> decoded = sender.Send(gradient, units);
@@ -184,7 +185,7 @@ TEST(GradientMemory, WhatIsKeptIsAppliedWithTheLearningRateOfItsOwnStep) {
   for (uint32_t i = 0; i < kElements; ++i) {
     ASSERT_EQ(sent[i] + sender.residual()[i], 2 * before[i]);
   }
-  // Rates that mean nothing change nothing.
+  // Rates that have no meaning must change nothing.
   const std::vector<float> kept(sender.residual().begin(), sender.residual().end());
   const std::vector<float> more = sender.Send(zeros, {.learning_rate = 0});
   for (uint32_t i = 0; i < kElements; ++i) {
@@ -220,7 +221,7 @@ TEST(GradientMemory, SettlesAlsoWhatMomentumWouldStillBring) {
     for (uint32_t i = 0; i < kElements; ++i) {
       given[i] += 2 * gradient[i];
       sent[i] += decoded[i];
-      // Masking cuts the momentum of what was sent.
+      // Masking clears the momentum of values that were sent.
       velocity[i] = 0.5f * velocity[i] + gradient[i];
       if (decoded[i] == 0) continue;
       given[i] -= velocity[i];
@@ -296,7 +297,8 @@ TEST(GradientMemory, TilesThatAreNotFiniteTravelDenselyAndChangeNothing) {
       EXPECT_EQ(sender.codecs()[0], CodecId::kBf16) << text;
       EXPECT_NE(sender.codecs()[1], CodecId::kBf16) << "only the tile that needs it";
       EXPECT_FALSE(std::isfinite(decoded[77]));
-      // The first tile goes on as if that step had not been; the second went along.
+      // The first tile continues as if that step had not happened. The second took part
+      // in it.
       const std::vector<float> next = sender.Send(Gradient(5));
       const std::vector<float> expected = other.Send(Gradient(5));
       for (uint32_t i = 0; i < kTileElements; ++i) ASSERT_EQ(next[i], expected[i]);
@@ -304,7 +306,7 @@ TEST(GradientMemory, TilesThatAreNotFiniteTravelDenselyAndChangeNothing) {
   }
 }
 
-// Algorithm 1 of the paper without compression of what is chosen: u and v of one element.
+// Algorithm 1 of the paper for an uncompressed selection: u and v of one element.
 TEST(MomentumCorrection, IsThatOfThePaper) {
   for (const bool nesterov : {false, true}) {
     Sender sender(nesterov ? "dgc:ratio=0.1,momentum=0.5,nesterov=1"
@@ -346,7 +348,7 @@ INSTANTIATE_TEST_SUITE_P(Codecs, BeyondLimit,
                                            Limit{"topk:ratio=0.01,values=bf16", 3.4e38f},
                                            Limit{"dgc:ratio=0.01,values=fp16", 1e5f}));
 
-// Nothing infinite arrives or stays, and the next step is sparse again.
+// Nothing infinite may arrive or stay, and the next step must be sparse again.
 TEST_P(BeyondLimit, CostsOneDenseTile) {
   const auto& [text, value] = GetParam();
   Sender sender(text);
@@ -395,14 +397,14 @@ TEST(GradientMemory, SendsAllThatItKeptWithADenseTile) {
   }
 }
 
-// A cosine schedule begins anew: rates 0.1, 0, 0.1.
+// A cosine schedule restarts: rates 0.1, 0, 0.1.
 TEST(GradientMemory, WaitsWhereTheRateIsZero) {
   Sender sender("topk:ratio=0.01");
   sender.Send(Gradient(1), {.learning_rate = 0.1f});
   const std::vector<float> kept(sender.residual().begin(), sender.residual().end());
   sender.Send(Gradient(2), {.learning_rate = 0});
   EXPECT_THAT(sender.residual(), ::testing::ElementsAreArray(kept));
-  // At twice the rate half of what was kept is owed.
+  // At twice the rate, half of what was kept is owed.
   sender.Send(std::vector<float>(kElements), {.learning_rate = 0.2f});
   double left = 0;
   double was = 0;

@@ -14,11 +14,11 @@ constexpr Candidate kAll[kCandidates] = {Candidate::kDense, Candidate::kInt8,
                                          Candidate::kOneBit, Candidate::kTopK,
                                          Candidate::kBlocks};
 
-// A single measurement may be ten times off: a page fault, another process.
+// A single measurement may be ten times off because of a page fault or another process.
 constexpr double kShareOfNew = 0.25;
-// Trying may cost such a share of the time between two tries.
+// Trying a candidate may cost this share of the time between two tries.
 constexpr double kExploreShare = 0.01;
-// Lossless blocks pay below this share of blocks that are not zero.
+// Lossless blocks pay below this share of nonzero blocks.
 constexpr double kFewBlocks = 0.25;
 constexpr double kHeavyTailed = 0.5;
 
@@ -59,12 +59,12 @@ std::array<CandidateCost, kCandidates> PriorCosts(double ratio) {
   costs[Index(Candidate::kDense)] = {.encode_ns = 0.45, .decode_ns = 0.25, .bytes = 2};
   costs[Index(Candidate::kInt8)] = {.encode_ns = 0.6, .decode_ns = 0.27, .bytes = 1.006};
   costs[Index(Candidate::kOneBit)] = {.encode_ns = 0.5, .decode_ns = 0.2, .bytes = 0.128};
-  // Positions cost about their entropy, values a byte each.
+  // Positions cost about their entropy, values one byte each.
   const double bytes_of_value = 1 + (std::log2(1 / ratio) + 1.5) / 8;
   costs[Index(Candidate::kTopK)] = {.encode_ns = 0.8 + 10 * ratio,
                                     .decode_ns = 0.1 + 5 * ratio,
                                     .bytes = ratio * bytes_of_value + 0.001};
-  // Of a tenth of the blocks. The bytes are those of all of them.
+  // The times are for a tenth of the blocks, the bytes for all of them.
   costs[Index(Candidate::kBlocks)] = {.encode_ns = 0.7, .decode_ns = 0.2, .bytes = 4};
   return costs;
 }
@@ -123,7 +123,7 @@ double CodecPolicy::CostNs(uint32_t tensor, Candidate candidate) const {
   return static_cast<double>(state.elements) * ElementNs(state, candidate);
 }
 
-// By what is known of the gradient, not by what it would cost.
+// Decides by the gradient's statistics, not by the cost.
 bool CodecPolicy::IsAllowed(const Tensor& tensor, Candidate candidate) const {
   if (candidate == Candidate::kDense) return true;
   if (!options_.by_statistics || !tensor.statistics) {
@@ -146,7 +146,7 @@ bool CodecPolicy::IsAllowed(const Tensor& tensor, Candidate candidate) const {
   return false;
 }
 
-// Whether to lose something is worth it.
+// Whether a lossy candidate saves enough.
 bool CodecPolicy::Pays(const Tensor& tensor, Candidate candidate) const {
   if (candidate == Candidate::kDense) return true;
   const double most = candidate == tensor.settled ? 1 : 1 - options_.gain;
@@ -215,7 +215,7 @@ CodecPolicy::Choice CodecPolicy::Settle(Tensor& tensor, uint64_t step) const {
   return {.candidate = tensor.settled, .reason = Explain(tensor)};
 }
 
-// Each candidate has its turn, and then each tensor.
+// Tensors take turns; during the turn of a tensor each candidate has its turn.
 std::optional<Candidate> CodecPolicy::Explored(uint32_t number, uint64_t step) const {
   if (step % options_.explore_steps != 0) return std::nullopt;
   const uint64_t turn = step / options_.explore_steps;

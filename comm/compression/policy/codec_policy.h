@@ -1,5 +1,5 @@
-// Chooses a codec for each tensor by what encoding, the wire and decoding take: the
-// decisions behind `push_codec=auto`.
+// Chooses a codec for each tensor from the time that encoding, the wire and decoding
+// take. It makes the decisions for `push_codec=auto`.
 //
 //   CodecPolicy policy(transfer.policy, elements);
 //   policy.Sent({.bytes = 1 << 20, .ns = 9e6});
@@ -8,18 +8,18 @@
 //   policy.Encoded(choice.candidate, {.elements = n, .bytes = bytes, .ns = ns});
 //   Log(choice.reason);  // "onebit: wire 0.9 GB/s, 2.1 ms against 9.8 ms dense"
 //
-// A step of a tensor costs encode + bytes / wire + decode. Candidates that lose something
-// must save a share (`gain`) of the dense time before they are taken, and a change must
-// save it of the time before; one that no longer saves anything is left. Between two
-// changes of a tensor lie at least `hold_steps`. All candidates share one error feedback,
-// for e = x - C(x) whatever C is, so changes lose nothing.
+// A step of a tensor costs encode + bytes / wire + decode. A lossy candidate must save a
+// share (`gain`) of the dense time before it is taken, and a change must save this share
+// of the time before it. A candidate that no longer saves anything is dropped. Changes of
+// a tensor are at least `hold_steps` apart. All candidates share one error feedback,
+// since e = x - C(x) for any C, so changes lose nothing.
 //
-// The rates of candidates begin with figures of `syncline bench codec` (README.md), and
-// measurements replace them by and by. Candidates that are not used are tried again, one
-// tensor and one step in `explore_steps`, as long as that costs little.
+// The costs of candidates start with measurements by `syncline bench codec` (README.md),
+// which the job's own measurements gradually replace. Unused candidates are tried again,
+// one tensor at one step in `explore_steps`, as long as that costs little.
 //
-// A deterministic state machine: the same measurements and steps give the same choices.
-// No clock, no random numbers. Thread safety: none.
+// This is a deterministic state machine without clock or random numbers: the same
+// measurements and steps give the same choices. Thread safety: none.
 #pragma once
 
 #include <array>
@@ -42,8 +42,9 @@ inline constexpr size_t kCandidates = 5;
 std::string_view CandidateName(Candidate candidate);
 
 struct CodecPolicyOptions {
-  double ratio = 0.01;  // of top-k
-  // Choose by GradientStatistics too: top-k or one bit, and blocks where they are few.
+  double ratio = 0.01;  // share of the values that top-k sends
+  // Also choose by GradientStatistics: between top-k and one bit, and blocks if few are
+  // nonzero.
   bool by_statistics = false;
   double gain = 0.2;
   uint64_t hold_steps = 50;
@@ -52,33 +53,34 @@ struct CodecPolicyOptions {
   bool operator==(const CodecPolicyOptions&) const = default;
 };
 
-// What one element costs.
+// The cost of one element.
 struct CandidateCost {
   double encode_ns = 0;
   double decode_ns = 0;
   double bytes = 0;
 };
 
-// Before anything was measured; `ratio` is that of top-k.
+// Returns the costs before anything was measured. `ratio` is that of top-k.
 std::array<CandidateCost, kCandidates> PriorCosts(double ratio);
 
 enum class ReceiverPlace { kNetwork, kThisHost };
 
 class CodecPolicy {
  public:
-  // `elements` of each tensor of the job; 0 for those that other rules take.
+  // `elements` of each tensor of the job; 0 for tensors that other rules match.
   CodecPolicy(const CodecPolicyOptions& options, std::span<const uint64_t> elements);
 
-  // ---- Measurements: each moves the figure a quarter of the way. ----
+  // ---- Measurements: each moves the estimate a quarter of the way to the new value.
+  // ----
 
   struct Work {
     uint64_t elements = 0;
     uint64_t bytes = 0;
     double ns = 0;
   };
-  // Bytes count as well, but for kBlocks, where they are the tensor's.
+  // Also counts bytes, except for kBlocks, whose bytes depend on the tensor.
   void Encoded(Candidate candidate, const Work& work);
-  void Decoded(Candidate candidate, const Work& work);  // by the receiver; elements, ns
+  void Decoded(Candidate candidate, const Work& work);  // by the receiver; needs no bytes
   void Sent(const Work& work);                          // bytes, ns of the wire
   void Moved(ReceiverPlace receiver) { receiver_ = receiver; }
   void Saw(uint32_t tensor, const GradientStatistics& statistics);
@@ -89,17 +91,18 @@ class CodecPolicy {
     Candidate candidate = Candidate::kDense;
     std::string reason = {};
   };
-  // What `tensor` travels as at `step`: the same for all calls of one step. REQUIRES:
-  // steps do not fall; elements of the tensor are not 0.
+  // Returns the candidate for `tensor` at `step`: the same for all calls of one step.
+  // REQUIRES: steps do not fall; the tensor has elements.
   const Choice& Choose(uint32_t tensor, uint64_t step);
 
-  // What a step of `tensor` takes with a candidate, as far as is known. REQUIRES: Sent.
+  // Returns the time of a step of `tensor` with a candidate, as far as it is known.
+  // REQUIRES: Sent was called.
   double CostNs(uint32_t tensor, Candidate candidate) const;
 
  private:
   struct Tensor {
     uint64_t elements = 0;
-    Candidate settled = Candidate::kDense;  // but for steps that explore
+    Candidate settled = Candidate::kDense;  // except for steps that explore
     std::optional<uint64_t> changed_at = std::nullopt;
     std::optional<uint64_t> chosen_at = std::nullopt;
     Choice choice = {};

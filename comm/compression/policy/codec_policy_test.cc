@@ -18,10 +18,10 @@ using ::testing::StartsWith;
 
 constexpr uint64_t kElements = 10'000'000;
 constexpr std::array<uint64_t, 1> kOneTensor = {kElements};
-// No step of these tests is one of exploring, but where it is asked for.
+// Tests explore at no step unless they ask for it.
 constexpr CodecPolicyOptions kNoExploring = {.explore_steps = uint64_t{1} << 40};
 
-// A wire as it is measured after many messages.
+// Measures a wire as it would be after many messages.
 void MeasureWire(CodecPolicy& policy, double bytes_per_second) {
   for (int i = 0; i < 40; ++i) {
     policy.Sent({.bytes = 1'000'000, .ns = 1e6 * 1e9 / bytes_per_second});
@@ -53,7 +53,7 @@ TEST(CodecPolicy, SlowerWiresTakeFewerBytes) {
   }
 }
 
-// Encoding, wire and decoding add up to what the reason says.
+// Encoding, wire and decoding must add up to what the reason says.
 TEST(CodecPolicy, ExplainsWhatItChose) {
   CodecPolicy policy = PolicyAt(0.9e9);
   // 10^7 (0.5 + 0.128 / 0.9 + 0.2) ns and 10^7 (0.45 + 2 / 0.9 + 0.25) ns.
@@ -87,8 +87,8 @@ TEST(CodecPolicy, AChoiceHoldsForItsStep) {
   EXPECT_EQ(policy.Choose(0, 500).candidate, Candidate::kDense);
 }
 
-// What a candidate takes beside the wire, so that it costs this much with an infinitely
-// fast one.
+// Sets what a candidate takes apart from the wire, so that this is its cost on an
+// infinitely fast one.
 void MeasureCost(CodecPolicy& policy, Candidate candidate, double ns) {
   for (int i = 0; i < 60; ++i) {
     policy.Encoded(candidate, {.elements = 1000, .bytes = 1, .ns = 1000 * ns});
@@ -125,7 +125,7 @@ TEST(CodecPolicy, AChangeMustSaveAFifthOfWhatIsTaken) {
   EXPECT_EQ(policy.Choose(0, 2000).candidate, kOneBit);
   MeasureCost(policy, kInt8, 3.2);
   EXPECT_EQ(policy.Choose(0, 3000).candidate, kOneBit);
-  // It is kept while it saves anything, and no longer.
+  // A candidate is kept while it saves anything, and no longer.
   MeasureCost(policy, kInt8, 99);
   MeasureCost(policy, kOneBit, 9.9);
   EXPECT_EQ(policy.Choose(0, 4000).candidate, kOneBit);
@@ -145,7 +145,7 @@ TEST(CodecPolicy, ChangesAreRare) {
   EXPECT_EQ(policy.Choose(0, 149).candidate, kInt8);
   EXPECT_EQ(policy.Choose(0, 150).candidate, kOneBit);
 
-  // A link that is now fast and now slow.
+  // A link that alternates between fast and slow.
   CodecPolicy nervous = PolicyAt(1e7);
   int changes = 0;
   Candidate last = nervous.Choose(0, 0).candidate;
@@ -159,7 +159,7 @@ TEST(CodecPolicy, ChangesAreRare) {
   EXPECT_LE(changes, 20);
 }
 
-// The steps that try a candidate, and which one.
+// Returns the steps that try a candidate, and which one.
 std::vector<std::pair<uint64_t, Candidate>> Tried(CodecPolicy& policy, uint32_t tensor,
                                                   uint64_t steps) {
   std::vector<std::pair<uint64_t, Candidate>> tried;
@@ -179,7 +179,7 @@ TEST(CodecPolicy, TriesTheOthersNowAndThen) {
   MeasureWire(policy, 1e11);
   using Steps = std::vector<std::pair<uint64_t, Candidate>>;
   EXPECT_EQ(policy.Choose(0, 1).candidate, kDense);
-  // Of five turns of 50 steps each, for the first tensor and then for the third.
+  // Five turns of 50 steps each, for the first tensor and then for the third.
   EXPECT_EQ(Tried(policy, 0, 749), (Steps{{50, kInt8},
                                           {100, kOneBit},
                                           {150, kTopK},
@@ -190,10 +190,10 @@ TEST(CodecPolicy, TriesTheOthersNowAndThen) {
 }
 
 TEST(CodecPolicy, TriesNothingThatCostsMuch) {
-  // 2 bytes per element on this wire would take as long as 100 steps of top-k.
+  // On this wire, 2 bytes per element would take as long as 100 steps of top-k.
   CodecPolicy alone = PolicyAt(12.5e6, {.explore_steps = 100});
   EXPECT_TRUE(Tried(alone, 0, 5000).empty());
-  // One tensor of a thousandth of the model may.
+  // One tensor with a thousandth of the model's elements may try.
   constexpr std::array<uint64_t, 2> kTensors = {kElements, kElements / 1000};
   CodecPolicy policy({.explore_steps = 100}, kTensors);
   MeasureWire(policy, 12.5e6);
@@ -238,7 +238,8 @@ TEST(CodecPolicy, BlocksCostWhatIsInThem) {
       << "of another tensor";
 }
 
-// What `syncline bench codec` measures for its presets, within what machines differ.
+// Compares with what `syncline bench codec` measures for its presets, within the spread
+// between machines.
 TEST(CodecPolicy, PriorsFollowTheRatio) {
   const auto at_1 = PriorCosts(0.01)[static_cast<size_t>(Candidate::kTopK)];
   EXPECT_NEAR(at_1.bytes, 0.0215, 0.0005);
@@ -248,8 +249,8 @@ TEST(CodecPolicy, PriorsFollowTheRatio) {
   EXPECT_GT(at_10.decode_ns, at_1.decode_ns);
 }
 
-// A whole job whose link and machine differ from what the priors say: the policy ends
-// where an oracle that knows all ends, and spends little on the way.
+// A whole job whose link and machine differ from the priors. The policy must end where an
+// oracle with full knowledge ends, and spend little on the way.
 TEST(CodecPolicy, FindsTheFastestOfASimulatedLink) {
   constexpr std::array<double, 4> kWork = {0.9, 1.0, 4.0, 2.0};  // a slow machine's ns
   constexpr std::array<double, 4> kBytes = {2, 1.006, 0.128, 0.0215};

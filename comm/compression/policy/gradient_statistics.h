@@ -1,4 +1,4 @@
-// What a gradient looks like, as far as it matters for the choice of a codec.
+// Statistics of a gradient that matter for the choice of a codec.
 //
 //   policy.Saw(tensor, MeasureGradient(gradient.first(kTileElements)));
 //
@@ -10,16 +10,16 @@
 namespace syncline {
 
 struct GradientStatistics {
-  // Share of the blocks of 256 values (kSelectorBlock) that are not all +0: embeddings
+  // Share of the blocks of 256 values (kSelectorBlock) that are not all +0. Embeddings
   // have few.
   double nonzero_blocks = 1;
-  // Share of the squared norm that the largest 1 % of the values hold: 0.08 of a
-  // Gaussian, 0.16 of a Laplace distribution, more than half of heavy-tailed ones.
+  // Share of the squared norm that the largest 1 % of the values hold: 0.08 for a
+  // Gaussian, 0.16 for a Laplace distribution, more than half for heavy-tailed ones.
   double top_energy = 0;
 };
 
-// Of one tile, as a sample of its tensor: about as long as a top-k of it. A tile with NaN
-// or infinity says nothing and gives the defaults, as does an empty one.
+// Measures one tile as a sample of its tensor. It takes about as long as a top-k of the
+// tile. A tile that is empty or holds NaN or infinity gives the defaults.
 GradientStatistics MeasureGradient(std::span<const float> tile);
 
 }  // namespace syncline

@@ -20,8 +20,8 @@ namespace {
 
 constexpr char kAddressPrefix[] = "inproc:";
 
-// What a kernel takes of a connection whose bandwidth is not known yet (TCP_NOTSENT_LOWAT,
-// and what is sealed at once).
+// Bytes that a kernel takes from a connection whose bandwidth is not known yet
+// (TCP_NOTSENT_LOWAT, and what is encrypted at once).
 constexpr size_t kKernelBytes = size_t{256} << 10;
 
 std::pair<std::string, std::string> Unordered(const std::string& a,
@@ -49,14 +49,14 @@ struct InprocNetwork::Parcel {
   Buffer header = {};
   Buffer payload = {};
   std::optional<Landed> lent = std::nullopt;    // instead of the payload
-  std::shared_ptr<const Transit> transit = {};  // null: it has crossed
+  std::shared_ptr<const Transit> transit = {};  // null: it has crossed already
 };
 
-// All that goes from one process to another.
+// Everything that goes from one process to another.
 struct InprocNetwork::Pipe {
   double bytes_per_second = 0;  // 0: no limit
   absl::Duration free_at = absl::ZeroDuration();
-  uint64_t crossed = 0;  // bytes of what is no longer in `transits`
+  uint64_t crossed = 0;  // bytes of transits that have ended and were removed
   std::deque<std::shared_ptr<Transit>> transits;
 
   void Settle(absl::Duration now) {
@@ -74,23 +74,23 @@ struct InprocNetwork::Link : std::enable_shared_from_this<Link> {
   std::function<void(const absl::Status&)> on_failure;
   absl::Duration last_arrival = absl::ZeroDuration();
   absl::Status refusal;    // not OK once closed or failed
-  bool is_broken = false;  // what has not arrived is lost
-  bool is_over = false;    // nobody touches the network for it any more
+  bool is_broken = false;  // everything that has not arrived is lost
+  bool is_over = false;    // nothing is sent on it any more
   struct Pending {
     SendDone done;
     uint64_t bytes = 0;
-    std::shared_ptr<Transit> transit;  // null: it goes nowhere, or through the queue
-    bool is_lent = false;              // completes when it is returned
+    std::shared_ptr<Transit> transit;  // null: goes nowhere, or is in the queue
+    bool is_lent = false;              // completes when the loan is returned
     bool is_queued = false;            // completes when its last piece has crossed
   };
   std::map<uint64_t, Pending> pending;
   uint64_t next_send = 0;
   SendState state;
 
-  // Where a rate is set.
+  // Used if a rate is set.
   SendQueue queue;
   SendWindow window;
-  std::deque<std::shared_ptr<Transit>> pieces;  // on the cable
+  std::deque<std::shared_ptr<Transit>> pieces;  // on the pipe
 
   SendState StateAt(absl::Duration now) const {
     if (!refusal.ok()) return {state.accepted_bytes, state.accepted_bytes};
@@ -135,8 +135,8 @@ class InprocNetwork::Connection : public Endpoint {
     if (pending.is_lent || pending.is_queued) return;
     const absl::Duration now = network_.events_.now();
     const absl::Duration end = pending.transit != nullptr ? pending.transit->end : now;
-    // Later, never inline; what closing or failing decides until then is what the caller
-    // hears.
+    // Completes later, never inside Send. If the endpoint is closed or fails before, the
+    // caller gets that status.
     network_.events_.After(end - now, [network = &network_, link = link_, send] {
       network->Complete(link, send);
     });
@@ -258,8 +258,8 @@ bool InprocNetwork::IsCut(const std::string& a, const std::string& b) const {
   return cuts_.contains(Unordered(a, b));
 }
 
-// Always draws, so that one message's luck does not shift that of the next when a
-// probability is zero.
+// Always draws a random number, even if the probability is 0, so that the setting of one
+// fault does not change the random numbers of others.
 bool InprocNetwork::Happens(double probability) {
   return std::ldexp(static_cast<double>(random_() >> 11), -53) < probability;
 }
@@ -278,13 +278,14 @@ void InprocNetwork::Carry(const std::shared_ptr<Link>& link, const Traffic& traf
   if (IsCut(link->from, link->to)) return;
   Link::Pending& pending = link->pending.at(link->next_send - 1);
   const int copies = dropped ? 0 : duplicated ? 2 : 1;
-  // What waits is not overtaken by what comes after its cable has become fast.
+  // Messages in the queue must not be overtaken by later ones after the rate limit was
+  // removed.
   if (!IsWithinHost(*link) || !link->queue.empty()) {
     pending.is_queued = true;
     const Buffer bytes = Gather(payload);
     const auto parcel = std::make_shared<Parcel>(
         Parcel{.header = Buffer::CopyOf(header), .payload = bytes});
-    // Never told of what is forgotten before it has crossed.
+    // Not called for messages that are dropped before they have crossed.
     SendDone crossed = [this, link = link.get(), send = link->next_send - 1, parcel,
                         copies](const absl::Status&) {
       for (int i = 0; i < copies; ++i) Schedule(link->shared_from_this(), parcel);
@@ -401,7 +402,7 @@ void InprocNetwork::Abandon(const std::shared_ptr<Link>& link) {
   for (const auto& transit : link->pieces) lose(*transit);
   std::vector<SendDone> forgotten;
   link->queue.Clear(forgotten);
-  // Others may be behind; what they wait for is gone, but their time stays.
+  // Other links may have messages behind the lost ones. These messages keep their times.
   pipe.free_at = now;
   for (const auto& transit : pipe.transits) {
     pipe.free_at = std::max(pipe.free_at, transit->end);

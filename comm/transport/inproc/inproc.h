@@ -1,20 +1,20 @@
-// A network inside one thread and in simulated time: every delivery, completion and
-// failure is an event of an EventQueue, so a test or a simulation sees the same run for
-// the same seed, always.
+// A network inside one thread and in simulated time. Every delivery, completion and
+// failure is an event of an EventQueue, so a test or a simulation with the same seed
+// always has the same run.
 //
-// The queue is the clock and the scheduler: whoever runs its events (EventQueue::RunNext,
-// or Progress and Wait of any of the transports) runs the callbacks of all transports.
-// Progress() runs what is due now; Wait(timeout) moves the time on to the next event, at
-// most by `timeout`.
+// The queue is the clock and the scheduler. Running its events (EventQueue::RunNext, or
+// Progress and Wait of any transport) runs the callbacks of all transports. Progress()
+// runs what is due now. Wait(timeout) advances the time to the next event, but by at most
+// `timeout`.
 //
-// Without faults every endpoint delivers everything, in order. Payloads are copied at
-// Send, or lent (InprocOptions::smallest_loan). Where a rate is set, messages of one process
-// to another follow each other at that rate, by class and in pieces as those of tcp/
-// (send_queue.h, send_window.h), and both see them move (Endpoint::send_state,
-// Endpoint::received_bytes); otherwise they take no time but their delay.
+// Without faults every endpoint delivers all messages, in order. Payloads are copied at
+// Send, or lent (InprocOptions::smallest_loan). If a rate is set, messages from one
+// process to another follow each other at that rate, by class and in pieces as in tcp/
+// (send_queue.h, send_window.h), and both ends see bytes move (Endpoint::send_state,
+// Endpoint::received_bytes). Otherwise a message takes no time except its delay.
 //
-// Thread safety: none, but Wake(). The EventQueue outlives the network, the network its
-// transports, and an endpoint may outlive its transport.
+// Thread safety: none, except Wake(). The EventQueue must outlive the network, and the
+// network its transports. An endpoint may outlive its transport.
 //
 //   EventQueue events;
 //   InprocNetwork network(events, {.seed = 7, .faults = {.drop = 0.01}});
@@ -41,28 +41,29 @@ namespace syncline {
 
 enum class Reorder { kNo, kYes };
 
-// What may happen to a message. Probabilities are per message and independent.
+// Faults that may happen to a message. Probabilities are per message and independent.
 struct Faults {
-  double drop =
-      0;  // never arrives; its send completes OK all the same, as with a crashed peer
-  double duplicate = 0;  // arrives a second time, with a delay of its own
+  // The message never arrives. Its send still completes with OK, as with a crashed peer.
+  double drop = 0;
+  double duplicate = 0;  // the message arrives again, with a delay of its own
   absl::Duration min_delay = absl::Microseconds(10);
   absl::Duration max_delay = absl::Microseconds(10);
-  // kYes: a message keeps its own random delay, and so may overtake. kNo: first in, first
-  // out.
+  // kYes: each message has its own random delay, so messages may overtake. kNo: messages
+  // arrive in order.
   Reorder reorder = Reorder::kNo;
 };
 
 struct InprocOptions {
   uint64_t seed = 1;
   Faults faults;
-  // How long after Kill the peers' endpoints fail; InfiniteDuration: never, like a hung
-  // host.
+  // Time from Kill until the peers' endpoints fail. InfiniteDuration: they never fail, as
+  // with a hung host.
   absl::Duration failure_delay = absl::Milliseconds(1);
-  // Payloads of so many bytes or more are lent where no rate is set, as ucx/ lends them
-  // within a host: Receiver::OnBorrowed gets them in place. What can be lent (lent_parts.h)
-  // is the sender's own memory, and its send completes when the last copy of the slice is
-  // gone, or the endpoint; of anything else a copy is lent. 0: nothing is lent.
+  // Payloads of at least this size are lent if no rate is set, as ucx/ lends them within
+  // a host: Receiver::OnBorrowed gets them in place. If the payload can be lent
+  // (lent_parts.h), this is the sender's own memory, and the send completes when the last
+  // copy of the slice or the endpoint is gone. Otherwise a copy is lent. 0: nothing is
+  // lent.
   size_t smallest_loan = 0;
 };
 
@@ -74,26 +75,26 @@ class InprocNetwork {
   InprocNetwork(const InprocNetwork&) = delete;
   InprocNetwork& operator=(const InprocNetwork&) = delete;
 
-  // `receiver` outlives the transport.
+  // `receiver` must outlive the transport.
   std::unique_ptr<Transport> CreateTransport(Receiver& receiver);
 
-  // The process behind `address` is gone: it receives nothing more, what it sends goes
-  // nowhere, none of its callbacks runs, and endpoints to it fail after failure_delay. A
-  // restart is a new transport.
+  // Ends the process behind `address`: it receives nothing more, its messages go nowhere,
+  // and none of its callbacks runs. Endpoints to it fail after failure_delay. A restarted
+  // process is a new transport.
   void Kill(const std::string& address);
 
-  // Messages between the two are lost, in both directions, until Heal.
+  // Drops all messages between the two, in both directions, until Heal.
   void Cut(const std::string& a, const std::string& b);
   void Heal(const std::string& a, const std::string& b);
 
-  // Bytes per second that go from one process to the other; 0: no limit, as within a host.
+  // Limits the rate from one process to the other. 0: no limit, as within a host.
   void SetRate(const std::string& from, const std::string& to, double bytes_per_second);
 
-  // The endpoints of `from` to `to` fail: what has not arrived is lost at once, and their
-  // owner hears of it after failure_delay. The other direction goes on.
+  // Makes the endpoints from `from` to `to` fail. What has not arrived is lost at once,
+  // and their owner is told after failure_delay. The other direction is not affected.
   void Break(const std::string& from, const std::string& to);
 
-  // From the next message on.
+  // Takes effect from the next message on.
   void set_faults(const Faults& faults) { options_.faults = faults; }
 
  private:
@@ -102,25 +103,27 @@ class InprocNetwork {
   struct Link;
   struct Pipe;
 
-  // What one Send put on its way.
+  // The message of one Send.
   struct Parcel;
-  // When it crosses the pipe, and whether anything comes out of that.
+  // The time in which bytes cross a pipe, and whether they are lost.
   struct Transit;
 
   void Leave(const std::string& address);
-  // What the newest send of the link is; it goes nowhere without a transit or a queue.
+  // Starts the newest send of the link. If it gets neither a transit nor a place in the
+  // queue, the message goes nowhere.
   void Carry(const std::shared_ptr<Link>& link, const Traffic& traffic, ByteView header,
              const Payload& payload);
-  // Puts pieces on the cable, as many as belong on their way at once.
+  // Puts as many pieces on the pipe as may be on their way at once.
   void Feed(const std::shared_ptr<Link>& link);
   void Cross(const std::shared_ptr<Link>& link, SendQueue::Piece& piece,
              const std::shared_ptr<Transit>& transit);
   bool IsWithinHost(const Link& link) const;
-  // The newest send of the link. It is returned where the last copy of the slice ends.
+  // Lends the payload of the newest send of the link. The send completes when the last
+  // copy of the slice is gone.
   Landed Lend(const std::shared_ptr<Link>& link, const Payload& payload);
   std::shared_ptr<Transit> Enter(Link& link, size_t bytes);
   void Complete(const std::shared_ptr<Link>& link, uint64_t send);
-  // What has not crossed the pipe never does, and all sends complete.
+  // Ends the link: what has not crossed the pipe is lost, and all sends complete.
   void Abandon(const std::shared_ptr<Link>& link);
   uint64_t Crossed(const std::string& from, const std::string& to);
   void Schedule(const std::shared_ptr<Link>& link, std::shared_ptr<const Parcel> parcel);
@@ -134,11 +137,11 @@ class InprocNetwork {
   InprocOptions options_;
   std::mt19937_64 random_;
   uint64_t next_node_ = 1;
-  std::map<std::string, Node*> alive_;  // ordered, like all that could decide an order
+  std::map<std::string, Node*> alive_;  // ordered, so that every run has the same order
   std::set<std::string> killed_;
   std::set<std::pair<std::string, std::string>> cuts_;
   std::map<std::pair<std::string, std::string>, Pipe> pipes_;  // from, to
-  // Loans outlive the network; they look here first.
+  // Loans may outlive the network; they check this first.
   std::shared_ptr<const bool> is_here_ = std::make_shared<bool>(true);
 };
 

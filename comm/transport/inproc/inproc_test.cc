@@ -68,7 +68,7 @@ INSTANTIATE_TEST_SUITE_P(
 
 // ---- Loans ----
 
-// Keeps what it borrows.
+// Keeps the slices that it borrows.
 class Borrower : public RecordingReceiver {
  public:
   void OnBorrowed(ByteView /*header*/, Landed payload) override {
@@ -266,7 +266,7 @@ TEST(Inproc, AKilledProcessHearsAndSaysNothingMore) {
   back->Send(Bytes("from the grave"), {}, [&](const absl::Status&) { ++done; });
   rig.Drain();
   EXPECT_TRUE(rig.receiver(1).messages.empty());
-  ASSERT_EQ(rig.receiver(0).messages.size(), 1u);  // was on the wire already
+  ASSERT_EQ(rig.receiver(0).messages.size(), 1u);  // it was on its way already
   EXPECT_EQ(rig.receiver(0).messages[0].header, "last words");
   EXPECT_EQ(done, 0);
 }
@@ -334,8 +334,9 @@ TEST(Inproc, MessagesOfAPairFollowEachOtherAtTheirRate) {
   EXPECT_EQ(arrivals[1], absl::Seconds(1) + absl::Microseconds(10));
 }
 
-// How long messages of a class take at that rate, while large ones of another are on their
-// way. 40 of them, at odd times; from the third second on, as the bandwidth must be known.
+// Returns the longest time that a message of a class takes at this rate while large
+// messages of another class are on their way. Sends 40 messages at irregular times, from
+// the third second on, when the bandwidth is known.
 absl::Duration LongestWait(double bytes_per_second, TrafficClass traffic_class) {
   InprocRig rig(2);
   const auto endpoint = *rig.transport(0).Connect(rig.transport(1).address(), {});
@@ -373,7 +374,7 @@ TEST(Inproc, WhatIsUrgentWaitsFor100MillisecondsOfOthersAtMost) {
     EXPECT_LT(LongestWait(rate, TrafficClass::kUrgent), absl::Milliseconds(110)) << rate;
     EXPECT_LT(LongestWait(rate, TrafficClass::kControl), absl::Milliseconds(110)) << rate;
   }
-  // A dozen packets.
+  // About a dozen packets.
   EXPECT_LT(LongestWait(kMegabit, TrafficClass::kUrgent), absl::Milliseconds(300));
   EXPECT_GT(LongestWait(10 * kMegabit, TrafficClass::kOther), absl::Seconds(3));
 }
@@ -406,7 +407,7 @@ TEST(Inproc, WhatAClosedEndpointHadNotSentNeverArrives) {
   endpoint.reset();
   rig.events().RunUntil(absl::Milliseconds(401));
   EXPECT_EQ(outcome.code(), absl::StatusCode::kCancelled);
-  // The next one need not wait for what was not sent.
+  // The next message must not wait for what was not sent.
   endpoint = *rig.transport(0).Connect(rig.transport(1).address(), {});
   endpoint->Send(Bytes("n"), {}, nullptr);
   rig.events().RunUntil(absl::Milliseconds(403));

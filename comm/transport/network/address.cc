@@ -87,7 +87,7 @@ absl::StatusOr<DataPlaneMode> ModeOf(std::span<const std::string> addresses) {
                        std::string(DescribeMode(address.mode)),
                        "; start all with the same --data-plane"));
     }
-    mode = std::max(mode, address.mode);  // kAuto where one of them is
+    mode = std::max(mode, address.mode);  // kAuto if one of them is
   }
   return mode;
 }

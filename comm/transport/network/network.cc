@@ -13,7 +13,7 @@
 namespace syncline {
 namespace {
 
-// Of what happens in shared memory, TCP's sockets are asked every so often.
+// While shared memory is busy, TCP's sockets are polled only once in this many rounds.
 constexpr int kNearRoundsPerFar = 16;
 
 bool UsesUcx(DataPlaneMode mode) {
@@ -26,8 +26,8 @@ bool UsesTcp(DataPlaneMode mode) {
          mode == DataPlaneMode::kPlain;
 }
 
-// Up to two transports on one loop: the near one for peers whose memory this process can
-// share, the far one for all others.
+// Runs up to two transports on one loop: the near one for peers that share memory with
+// this process, and the far one for all others.
 class NetworkTransport final : public Transport {
  public:
   explicit NetworkTransport(DataPlaneMode mode) : mode_(mode) {}
@@ -49,7 +49,8 @@ class NetworkTransport final : public Transport {
   const DataPlaneMode mode_;
   std::string address_;
   uint64_t place_ = 0;
-  std::unique_ptr<TcpTransport> far_;  // outlives near_, which waits for its descriptor
+  // Must outlive near_, which waits for its descriptor.
+  std::unique_ptr<TcpTransport> far_;
   std::unique_ptr<Transport> near_;
   uint32_t near_rounds_ = 0;
 };
@@ -90,7 +91,7 @@ absl::StatusOr<std::unique_ptr<Endpoint>> NetworkTransport::Connect(
     const std::string& address, ConnectOptions options) {
   SYNCLINE_ASSIGN_OR_RETURN(const NetworkAddress there, ParseNetworkAddress(address));
   if (!MayMeet(there.mode, mode_)) {
-    return absl::InvalidArgumentError("the peer's data plane is another one");
+    return absl::InvalidArgumentError("the peer uses a different data plane");
   }
   if (near_ != nullptr && !there.ucx.empty()) {
     SYNCLINE_ASSIGN_OR_RETURN(const UcxAddress peer, ParseAddress(there.ucx));

@@ -1,10 +1,11 @@
-// The transport of production: shared memory between processes of one host, TCP with TLS
-// 1.3 between hosts; or one of the others, on purpose.
+// The transport that servers and workers use: shared memory between processes of one
+// host, and TCP with TLS 1.3 between hosts. Another combination can be chosen
+// (DataPlaneMode).
 //
-// Which one it is the servers decide (--data-plane) and say with their addresses; these
-// travel over the control plane, and workers do as they say. Nothing falls back.
+// The servers decide which (--data-plane), and say so in their addresses. These travel
+// over the control plane, and workers use the mode that they name. There is no fallback.
 //
-// Thread safety: as transport.h says; the calling thread becomes the loop thread.
+// Thread safety: see transport.h; the calling thread becomes the loop thread.
 //
 //   SYNCLINE_ASSIGN_OR_RETURN(plan.mode, ModeOf(welcome.shard_addresses));
 //   auto transport = CreateNetworkTransport({.plan = plan}, session);
@@ -26,51 +27,52 @@
 namespace syncline {
 
 enum class DataPlaneMode : uint8_t {
-  kHost = 0,   // shared memory alone: all members are on this host
-  kAuto = 1,   // shared memory within a host, TCP with TLS between hosts
-  kTls = 2,    // TCP with TLS, also within a host
-  kPlain = 3,  // TCP that proves and seals nothing: measuring, trusted networks
-  kRdma = 4,   // UCX's RDMA, on a fabric that is isolated or sealed below
+  kHost = 0,  // only shared memory: all members are on this host
+  kAuto = 1,  // shared memory within a host, TCP with TLS between hosts
+  kTls = 2,   // TCP with TLS, also within a host
+  // TCP without authentication and encryption: for measurements and trusted networks.
+  kPlain = 3,
+  kRdma = 4,  // UCX's RDMA, on a fabric that is isolated or encrypted below
 };
 
-// How `mode` carries messages, for status and logs.
+// Describes the mode, for status and logs.
 std::string_view DescribeMode(DataPlaneMode mode);
 
-// Whether those of one mode can talk to those of the other: a server that says that all
-// members are on this host, and one that does not, may serve one job.
+// Returns true if members with these modes can talk to each other. Servers with kHost and
+// with kAuto may serve the same job.
 bool MayMeet(DataPlaneMode one, DataPlaneMode other);
 
-// Whether bytes may change on their way, so that payloads need checksums.
+// Returns true if bytes may change on their way, so that payloads need checksums.
 bool NeedsChecksums(DataPlaneMode mode);
 
-// What the flags of a server decide.
+// The data plane that the flags of a server ask for.
 struct DataPlanePlan {
   DataPlaneMode mode = DataPlaneMode::kHost;
-  // Of servers with TCP: an IP address to listen at, and the one by which others reach
-  // it (empty: the same). Workers listen nowhere.
+  // For servers with TCP: the IP address to listen at, and the address by which others
+  // reach it (empty: the same). Workers do not listen.
   std::string listen_host = {};
   std::string advertised_host = {};
-  // Engines take the first free port of these; 0: any.
+  // Each engine takes the first free port of this range. 0: any port.
   uint16_t first_port = 0;
   uint16_t last_port = 0;
-  std::string because = {};  // why this mode, for people
+  std::string because = {};  // reason for the mode, for messages
 };
 
 struct NetworkOptions {
   DataPlanePlan plan = {};
-  Acceptor* acceptor = nullptr;  // of those that listen; outlives the transport
+  Acceptor* acceptor = nullptr;  // for transports that listen; must outlive the transport
   Timeouts timeouts = Timeouts::Derive(kDefaultFailureTimeout);
   std::shared_ptr<SharedArena> arena = nullptr;  // see UcxOptions
   Logger log = {};
 };
 
-// `receiver` outlives the transport. Unavailable when there is no usable device, or it
-// cannot listen.
+// `receiver` must outlive the transport. Fails with Unavailable if there is no usable
+// device or the transport cannot listen.
 absl::StatusOr<std::unique_ptr<Transport>> CreateNetworkTransport(
     const NetworkOptions& options, Receiver& receiver);
 
-// How those at `addresses` are reached. InvalidArgument when one is no address, or they
-// differ in it.
+// Returns the mode in which these addresses are reached. Fails with InvalidArgument if
+// one is malformed, or if their modes cannot be combined.
 absl::StatusOr<DataPlaneMode> ModeOf(std::span<const std::string> addresses);
 
 }  // namespace syncline

@@ -66,7 +66,7 @@ INSTANTIATE_TEST_SUITE_P(Network, TransportContract,
                                            Factory("plain", DataPlaneMode::kPlain)),
                          [](const auto& info) { return info.param.name; });
 
-// Sends one message from `from` to `address`; what it went over.
+// Sends one message from `from` to `address`. Returns the lanes that it used.
 std::string LanesUsed(Node& from, Node& to, const std::string& address) {
   const auto endpoint = from.transport->Connect(address, {.key = Alice()});
   if (!endpoint.ok()) return std::string(endpoint.status().message());
@@ -129,7 +129,7 @@ TEST(Network, WorkersDoAsTheServersSay) {
   const std::vector<std::string> three = {far.transport->address(),
                                           host.transport->address()};
   EXPECT_EQ(*ModeOf(three), DataPlaneMode::kAuto);
-  // And nothing falls back.
+  // There is no fallback.
   EXPECT_FALSE(plain.transport->Connect(tls.transport->address(), {.key = Alice()}).ok());
 }
 

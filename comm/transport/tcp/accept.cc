@@ -1,4 +1,4 @@
-// Who comes in, and who of those that have proved nothing yet goes to make room.
+// Accepts connections, and decides which unproven ones are closed to make room.
 #include <sys/epoll.h>
 
 #include <bit>
@@ -23,8 +23,9 @@ void TcpLoopTransport::Accept() {
 void TcpLoopTransport::TakeIn(UniqueFd fd, const SocketAddress& peer) {
   if (pending_.size() >= options_.max_pending) {
     TcpConnection& first = *connections_.at(pending_.ToMakeRoom());
-    Refuse(first, Refusal::kCrowded,
-           absl::ResourceExhaustedError("too many connections that prove nothing"));
+    Refuse(
+        first, Refusal::kCrowded,
+        absl::ResourceExhaustedError("too many connections that have not authenticated"));
   }
   const Shared connection =
       Add(std::move(fd), TcpConnection::Side::kAccepted, DescribeAddress(peer));
@@ -34,7 +35,7 @@ void TcpLoopTransport::TakeIn(UniqueFd fd, const SocketAddress& peer) {
   Watch(*connection);
 }
 
-// No descriptor is left, not even for one who proves nothing.
+// No descriptor is left: closes unproven connections.
 void TcpLoopTransport::MakeRoom() {
   for (const uint64_t id : pending_.ToMakeMuchRoom()) {
     Refuse(*connections_.at(id), Refusal::kCrowded,
@@ -43,8 +44,9 @@ void TcpLoopTransport::MakeRoom() {
   PauseAccepting();
 }
 
-// Few descriptors are left, which links to other servers, files and answers need. Those who
-// prove nothing end by themselves (StartDeadline); the others are taken in then.
+// Few descriptors are left, and connections to other servers, files and answers need
+// them. Unproven connections end by their deadline (CheckDeadlines); waiting peers are
+// accepted after that.
 void TcpLoopTransport::PauseAccepting() {
   if (std::has_single_bit(++shortages_)) {
     options_.log.Warning("few descriptors are left: connections wait; raise ulimit -n",

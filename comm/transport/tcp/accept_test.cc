@@ -1,4 +1,4 @@
-// Too many at once who prove nothing.
+// Too many unproven connections at once.
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -24,7 +24,8 @@ TEST(TcpAccept, AFloodFromOneAddressKeepsNoOtherOut) {
   constexpr size_t kPending = 8;
   TcpNode server({.max_pending = kPending}), dialler({});
   std::deque<RawPeer> strangers;
-  // In each turn as many as are let wait: no handshake ends within one.
+  // Each round opens as many connections as may be in their handshake, so no handshake
+  // ends within a round.
   const auto crowd = [&] {
     for (size_t i = 0; i < kPending; ++i) {
       strangers.emplace_back(server.transport->address(), "127.0.0.2");
@@ -50,7 +51,7 @@ TEST(TcpAccept, AFloodFromOneAddressKeepsNoOtherOut) {
   EXPECT_GT(server.acceptor.refused[Refusal::kCrowded], 0);
 }
 
-// Strangers wait, and then a member dials.
+// Unknown peers wait in their handshake; then a member dials.
 class TcpDescriptors : public testing::Test {
  protected:
   static constexpr int kMany = 6;
@@ -70,7 +71,7 @@ class TcpDescriptors : public testing::Test {
     strangers_.emplace_back(server_->transport->address(), from);
     ASSERT_FALSE(strangers_.back().closed());
   }
-  // How many of the strangers were ended.
+  // Returns how many of the unknown peers were closed.
   size_t Ended() {
     return static_cast<size_t>(
         std::ranges::count_if(strangers_, [](RawPeer& one) { return one.IsClosed(); }));

@@ -44,7 +44,7 @@ std::string HostAndPort(const std::string& host, uint16_t port) {
                                              : absl::StrCat("[", host, "]:", port);
 }
 
-// Link-local addresses mean nothing to other hosts.
+// Link-local addresses are of no use to other hosts.
 bool IsGlobalIpv6(const sockaddr& address) {
   if (address.sa_family != AF_INET6) return false;
   sockaddr_in6 copy;
@@ -55,7 +55,7 @@ bool IsGlobalIpv6(const sockaddr& address) {
 }  // namespace
 
 uint16_t SocketAddress::port() const {
-  // At the same place in both.
+  // sockaddr_in and sockaddr_in6 have the port at the same offset.
   static_assert(offsetof(sockaddr_in, sin_port) == offsetof(sockaddr_in6, sin6_port));
   return ntohs(reinterpret_cast<const sockaddr_in&>(storage).sin_port);
 }
@@ -77,7 +77,7 @@ absl::StatusOr<SocketAddress> MakeSocketAddress(const std::string& host, uint16_
     return address;
   }
   return absl::InvalidArgumentError(
-      absl::StrCat("'", host.substr(0, 64), "' is no IP address"));
+      absl::StrCat("'", host.substr(0, 64), "' is not an IP address"));
 }
 
 std::string EncodeTcpAddress(const std::string& host, uint16_t port) {
@@ -138,7 +138,7 @@ absl::StatusOr<std::string> SourceAddressTowards(const std::string& host) {
 }
 
 absl::StatusOr<std::string> PrimaryAddress() {
-  // Of the addresses for documentation (RFC 5737): nobody's.
+  // This address is reserved for documentation (RFC 5737), so it is on no local network.
   auto towards_all = SourceAddressTowards("192.0.2.1");
   if (towards_all.ok()) return towards_all;
   ifaddrs* found = nullptr;

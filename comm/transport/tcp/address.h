@@ -1,5 +1,7 @@
-// Where a TCP transport listens: "tcp:192.0.2.7:41234", "tcp:[2001:db8::7]:41234". Only
-// numbers, so that connecting never waits for a name service.
+// Addresses of TCP transports: "tcp:192.0.2.7:41234", "tcp:[2001:db8::7]:41234". Hosts
+// are always numeric, so that connecting never waits for a name service.
+//
+// Thread safety: functions without state.
 #pragma once
 
 #include <netinet/in.h>
@@ -22,24 +24,26 @@ struct SocketAddress {
   uint16_t port() const;
 };
 
-// InvalidArgument unless `host` is an IPv4 or IPv6 address in numbers, without brackets.
+// Fails with InvalidArgument unless `host` is a numeric IPv4 or IPv6 address, without
+// brackets.
 absl::StatusOr<SocketAddress> MakeSocketAddress(const std::string& host, uint16_t port);
 
 std::string EncodeTcpAddress(const std::string& host, uint16_t port);
 absl::StatusOr<SocketAddress> ParseTcpAddress(const std::string& address);
 
-// "192.0.2.7:41234", for people.
+// Returns "192.0.2.7:41234", for messages.
 std::string DescribeAddress(const SocketAddress& address);
 
-// The first address of `host` in numbers; may wait for a name service. Unavailable when
-// it has none.
+// Returns the first address of `host`, as a number. May wait for a name service. Fails
+// with Unavailable if the host has no address.
 absl::StatusOr<std::string> ResolveHost(const std::string& host);
 
-// The address of this host that packets to `host` (in numbers) would come from: where
-// those on the same network reach this host. Sends nothing.
+// Returns the address of this host from which packets to `host` (numeric) would be sent.
+// Hosts on the same network can reach this host there. Sends nothing.
 absl::StatusOr<std::string> SourceAddressTowards(const std::string& host);
 
-// The address of this host on its default route, or else any that is not of loopback.
+// Returns the address of this host on its default route, or otherwise any that is not a
+// loopback address.
 absl::StatusOr<std::string> PrimaryAddress();
 
 }  // namespace syncline

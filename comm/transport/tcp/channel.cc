@@ -9,7 +9,7 @@
 namespace syncline {
 namespace {
 
-constexpr char kUnknownIdentity[] = "nobody of that name is expected";
+constexpr char kUnknownIdentity[] = "no peer of that name is expected";
 
 msghdr MessageOf(std::span<const iovec> pieces) {
   msghdr message = {};

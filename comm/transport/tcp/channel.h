@@ -1,6 +1,6 @@
-// How the bytes of a connected socket travel: as they are (plain_channel.h), or sealed
-// (tls_channel.h). Before Handshake() is done nobody knows who is there and nothing may be
-// read. No call blocks, and none calls the user, but for finding keys.
+// A Channel carries the bytes of a connected socket: as they are (plain_channel.h), or
+// encrypted (tls_channel.h). Until Handshake() is done, the peer is unknown and nothing
+// may be read. No call blocks. None calls the user's code, except to find keys.
 //
 // Thread safety: none, one thread.
 #pragma once
@@ -19,10 +19,11 @@
 
 namespace syncline {
 
-// The key of a name, or null.
+// Returns the key of a name, or null.
 using KeyFinder = std::function<const SecretKey*(std::string_view identity)>;
 
-// The error of a handshake with a name that nobody knows; any other is kHandshake.
+// UnknownIdentity() is the error of a handshake with an unknown name. Any other handshake
+// error counts as Refusal::kHandshake.
 bool IsUnknownIdentity(const absl::Status& status);
 absl::Status UnknownIdentity();
 
@@ -30,28 +31,30 @@ class Channel {
  public:
   virtual ~Channel() = default;
 
-  // Goes on; true once both sides know each other.
+  // Continues the handshake. Returns true once both sides know each other.
   virtual absl::StatusOr<bool> Handshake() = 0;
-  // The dialler's, after the handshake.
+  // Returns the name of the peer that dialled. Valid after the handshake.
   virtual const std::string& identity() const = 0;
 
-  // Reads into the pieces, in order; 0 when nothing is there now. Unavailable at the end
-  // of the stream, DataLoss when somebody tampered with it.
+  // Reads into the pieces, in order. Returns 0 if nothing is there now. Fails with
+  // Unavailable at the end of the stream, and with DataLoss if the bytes were tampered
+  // with.
   virtual absl::StatusOr<size_t> Read(std::span<const iovec> into) = 0;
-  // True when Read would give something though the socket has nothing.
+  // Returns true if Read would return bytes although the socket has none.
   virtual bool HasBuffered() const = 0;
 
-  // Takes from the front of the pieces what it can; 0 when it must wait for the socket.
-  // What was taken is not needed any more, but may still need Flush().
+  // Takes as many bytes as it can from the front of the pieces, and returns their number.
+  // Returns 0 if it must wait for the socket. The caller may discard taken bytes, but
+  // they may still need Flush().
   virtual absl::StatusOr<size_t> Write(std::span<const iovec> from) = 0;
-  // True when all that was taken is in the kernel's hands.
+  // Sends what was taken. Returns true when the kernel has all of it.
   virtual absl::StatusOr<bool> Flush() = 0;
-  // Taken, but not in the kernel's hands.
+  // Returns the number of bytes that were taken but are not in the kernel yet.
   virtual size_t unsent_bytes() const = 0;
 };
 
-// One read or write of a socket: bytes moved, 0 when it would block, Unavailable when the
-// peer is gone.
+// Both read from or write to a socket once. They return the number of bytes, or 0 if the
+// call would block, and fail with Unavailable if the peer is gone.
 absl::StatusOr<size_t> ReceiveFrom(int fd, std::span<const iovec> into);
 absl::StatusOr<size_t> SendTo(int fd, std::span<const iovec> from);
 

@@ -19,13 +19,13 @@
 namespace syncline {
 namespace {
 
-// So much is handed to the channel at once where the way is fast.
+// Bytes that the channel is given at once if the link is fast.
 constexpr size_t kBatchBytes = size_t{256} << 10;
-// Idle times that are shorter do not matter to the measured bandwidth.
+// Shorter idle times do not affect the measured bandwidth.
 constexpr absl::Duration kObserveEvery = absl::Milliseconds(1);
-// The end of what was sent may be acknowledged late, by itself: that is no slow way.
+// The last bytes may be acknowledged late. This does not mean that the link is slow.
 constexpr uint64_t kTailBytes = 4096;
-// How long to wait for room: a quarter of a piece's time, within these.
+// Limits of the wait for room in the window, which is a quarter of a piece's time.
 constexpr absl::Duration kShortestLook = absl::Microseconds(500);
 constexpr absl::Duration kLongestLook = absl::Milliseconds(5);
 
@@ -74,8 +74,8 @@ absl::StatusOr<bool> TcpConnection::Read(size_t budget) {
   return false;
 }
 
-// The channel, the kernel and the wire get what keeps the wire busy, and no more: what
-// they have nothing overtakes. Control goes at once; it is small.
+// Moves pieces from the queue to out_. Only as many as keep the link busy: nothing
+// overtakes them from then on. Control messages are small and go at once.
 void TcpConnection::Commit(absl::Duration now) {
   if (queue_.empty()) return;
   SendState in_hands = InHands();
@@ -94,7 +94,7 @@ void TcpConnection::Commit(absl::Duration now) {
   }
 }
 
-// The first pieces, from where the channel stopped taking.
+// Collects the first pieces, from the byte at which the channel stopped taking.
 size_t TcpConnection::Pieces(std::array<iovec, kMaxPieces>& pieces) const {
   size_t count = 0;
   size_t skip = front_taken_;
@@ -102,7 +102,7 @@ size_t TcpConnection::Pieces(std::array<iovec, kMaxPieces>& pieces) const {
     const size_t skipped = std::min(skip, size);
     skip -= skipped;
     if (size == skipped || count == kMaxPieces) return;
-    // sendmsg does not write; its type is older than const.
+    // sendmsg does not write to it; iovec just has no const version.
     pieces[count++] = {const_cast<std::byte*>(data) + skipped, size - skipped};
   };
   for (const Out& out : out_) {
@@ -153,7 +153,7 @@ absl::StatusOr<bool> TcpConnection::Write(size_t budget, absl::Duration now,
   SYNCLINE_ASSIGN_OR_RETURN(const bool is_flushed, channel_->Flush());
   is_blocked_ = !is_flushed;
   if (queue_.empty()) return false;
-  // The kernel does not say when there is room in the window.
+  // The kernel gives no event when the window has room again.
   const double rate = window_.bytes_per_second();
   const double seconds =
       rate > 0 ? static_cast<double>(window_.piece_bytes()) / rate / 4 : 0;
@@ -163,7 +163,7 @@ absl::StatusOr<bool> TcpConnection::Write(size_t budget, absl::Duration now,
 
 void TcpConnection::Enqueue(const Traffic& traffic, SendQueue::Outgoing message,
                             absl::Duration now) {
-  // An end of what was under way is noticed before something new is.
+  // Notices first whether everything under way has gone, before there is something new.
   if (window_.bytes_per_second() > 0 && now - observed_at_ >= kObserveEvery) {
     window_.Observe(InHands(), now);
     observed_at_ = now;
@@ -185,12 +185,12 @@ void TcpConnection::Close(std::vector<SendDone>& pending) {
 
 uint64_t TcpConnection::TakenBytes() const {
   if (out_.empty()) return completed_bytes_;
-  // Frames are ours alone.
+  // The bytes of frame heads do not count.
   const size_t frames = out_.front().bytes() - out_.front().piece.bytes();
   return completed_bytes_ + front_taken_ - std::min(front_taken_, frames);
 }
 
-// What was accepted, less what can still be overtaken.
+// Returns the state without the bytes that can still be overtaken.
 SendState TcpConnection::InHands() const {
   SendState state = send_state();
   state.accepted_bytes -= queue_.total_queued_bytes();
@@ -211,7 +211,8 @@ SendState TcpConnection::send_state() const {
   return {accepted_bytes_, gone_bytes_, round_trip_, queue_.queued_bytes()};
 }
 
-// The kernel has measured it since early in the connection's life; it seldom changes.
+// Asks for the round trip. The kernel measures it from early in the connection's life,
+// and it seldom changes.
 void TcpConnection::AskKernel() const {
   constexpr uint64_t kEveryBytes = uint64_t{1} << 20;
   if (round_trip_ > absl::ZeroDuration() && gone_bytes_ < asked_at_ + kEveryBytes) return;

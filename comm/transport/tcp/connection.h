@@ -1,6 +1,8 @@
-// One TCP connection: a socket, the channel over it, what waits to be sent on it, and the
-// reader of what arrives. Used by TcpTransport (transport.h) alone, which owns all time,
-// events and callbacks but the receiver's.
+// One TCP connection: a socket, the channel over it, the messages that wait to be sent,
+// and the reader of incoming bytes. Used only by TcpTransport (transport.h), which
+// handles time, events and all callbacks except the receiver's.
+//
+// Thread safety: none; the loop thread owns it.
 #pragma once
 
 #include <array>
@@ -35,27 +37,31 @@ class TcpConnection {
 
   void set_channel(std::unique_ptr<Channel> channel) { channel_ = std::move(channel); }
 
-  // Goes on connecting and shaking hands; true once the connection is open, after which
-  // Open() must be called.
+  // Continues connecting and the handshake. Returns true once both are done; then Open()
+  // must be called.
   absl::StatusOr<bool> Begin();
-  // What arrives goes to `receiver`. Copies up to `staging_bytes` of each payload.
+  // Starts reading; messages go to `receiver`. Copies up to `staging_bytes` of each
+  // payload.
   void Open(Receiver& receiver, size_t staging_bytes);
 
-  // Reads until nothing is left, or about `budget` bytes: true when more may be there.
+  // Reads until nothing is left, or about `budget` bytes. Returns true if there may be
+  // more.
   absl::StatusOr<bool> Read(size_t budget);
-  // Sends likewise. Messages whose memory is free again go to `done`.
+  // Sends in the same way. Appends to `done` the callbacks of messages whose memory is
+  // free again.
   absl::StatusOr<bool> Write(size_t budget, absl::Duration now,
                              std::vector<SendDone>& done);
-  // When Write() has something to do though the socket says nothing: enough is on its way
-  // by then, and what waits is better kept where it can be overtaken.
+  // Time at which Write() must be called even without an event of the socket. Until then
+  // enough bytes are on their way, and the others stay in the queue, where they can be
+  // overtaken.
   absl::Duration look_at() const { return look_at_; }
 
   void Enqueue(const Traffic& traffic, SendQueue::Outgoing message, absl::Duration now);
-  // Closes the socket. What is not sent goes to `pending`.
+  // Closes the socket. Appends the callbacks of unsent messages to `pending`.
   void Close(std::vector<SendDone>& pending);
 
   SendState send_state() const;
-  // What the socket must become for this connection to go on (EPOLLIN, EPOLLOUT).
+  // Returns the events of the socket that this connection waits for (EPOLLIN, EPOLLOUT).
   uint32_t Interest() const;
 
   uint64_t id() const { return id_; }
@@ -67,24 +73,24 @@ class TcpConnection {
   bool has_unsent() const {
     return !queue_.empty() || !out_.empty() || channel_->unsent_bytes() > 0;
   }
-  // Of this connection alone.
+  // Returns the totals of this connection alone.
   const TrafficCounts& traffic() const { return counts_; }
   const BytesByClass& queued_bytes() const { return queue_.queued_bytes(); }
   uint64_t moved_bytes() const { return moved_bytes_; }
   uint64_t received_bytes() const { return received_bytes_; }
   uint64_t delivered() const { return reader_ ? reader_->delivered() : 0; }
 
-  // Kept by the transport.
+  // State that the transport keeps here.
   ConnectOptions options;
   absl::Status failure;
-  uint32_t watched = 0;  // the interest that epoll knows
+  uint32_t watched = 0;  // the events that epoll was told
   absl::Duration deadline = absl::InfiniteDuration();
   bool is_dirty = false;
-  bool is_unread = false;  // bytes wait in the channel, not in the socket
-  bool is_paced = false;   // waits for look_at()
+  bool is_unread = false;  // bytes wait in the channel
+  bool is_paced = false;   // the transport waits for look_at()
 
  private:
-  // A piece that goes out next: nothing overtakes it any more.
+  // A piece that is sent next. Nothing overtakes it any more.
   struct Out {
     FrameHead head;
     SendQueue::Piece piece;
@@ -103,7 +109,7 @@ class TcpConnection {
   const uint64_t id_;
   UniqueFd fd_;
   const Side side_;
-  const std::string peer_;  // its address, for people
+  const std::string peer_;  // its address, for messages
   Phase phase_;
   std::unique_ptr<Channel> channel_;
   std::optional<FrameReader> reader_;
@@ -111,8 +117,8 @@ class TcpConnection {
   SendQueue queue_;
   std::deque<Out> out_;
   size_t out_bytes_ = 0;
-  size_t front_taken_ = 0;  // bytes of the first piece, with its head
-  SendWindow window_;       // of what is in out_, the channel, the kernel and on the wire
+  size_t front_taken_ = 0;  // bytes already taken of the first piece and its head
+  SendWindow window_;       // for bytes in out_, the channel, the kernel and on the wire
   absl::Duration observed_at_ = {};
   absl::Duration look_at_ = absl::InfiniteDuration();
   bool is_blocked_ = false;
@@ -120,11 +126,12 @@ class TcpConnection {
   uint64_t received_bytes_ = 0;
 
   uint64_t accepted_bytes_ = 0;
-  uint64_t completed_bytes_ = 0;  // of pieces that the channel took whole
+  uint64_t completed_bytes_ = 0;  // bytes of pieces that the channel took completely
   TrafficCounts counts_;
-  mutable uint64_t gone_bytes_ = 0;  // must never shrink, though what is sealed is longer
+  // Must never decrease, although encrypted bytes are more.
+  mutable uint64_t gone_bytes_ = 0;
   mutable absl::Duration round_trip_ = absl::ZeroDuration();
-  mutable uint64_t asked_at_ = 0;  // when so many bytes had gone
+  mutable uint64_t asked_at_ = 0;  // value of gone_bytes_ when the kernel was last asked
 };
 
 }  // namespace syncline

@@ -1,4 +1,4 @@
-// One end of a connection, as transport.h declares it.
+// The endpoint of a connection (TcpEndpoint in transport.h).
 #include <utility>
 
 #include "absl/strings/str_cat.h"

@@ -46,7 +46,7 @@ FrameReader::FrameReader(Receiver& receiver, size_t staging_bytes)
 }
 
 std::array<iovec, 2> FrameReader::Space() {
-  if (begin_ > 0 && staged() > 0) {  // less than a head: the rest was parsed
+  if (begin_ > 0 && staged() > 0) {  // less than a head: everything before it was parsed
     std::memmove(staging_.data(), staging_.data() + begin_, staged());
   }
   end_ -= std::exchange(begin_, 0);
@@ -109,8 +109,9 @@ absl::Status FrameReader::ParsePrefix() {
         prefix_.header_bytes, " bytes and a payload of ", prefix_.bytes));
   }
   if (lane().is_open) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "a message begins in lane ", int{prefix_.lane}, ", where one is not whole"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("a message begins in lane ", int{prefix_.lane},
+                     ", where another one is not complete"));
   }
   lane().payload_bytes = prefix_.bytes;
   lane().header_bytes = prefix_.header_bytes;
@@ -167,7 +168,7 @@ void FrameReader::Landed(size_t bytes) {
 void FrameReader::Deliver(Lane& lane) {
   ++delivered_;
   Buffer payload = std::exchange(lane.payload, Buffer());
-  if (stopped_) return;  // by Allocate
+  if (stopped_) return;  // Allocate may have called Stop()
   receiver_.OnMessage({lane.header.data(), lane.header_bytes}, std::move(payload));
 }
 

@@ -1,16 +1,18 @@
-// How messages lie in a connection's stream of bytes. Each has a lane, which is its class
-// (comm/transport/traffic.h), and its payload comes in pieces, between which those of other
-// lanes may come:
+// The format of messages in a connection's byte stream. Each message has a lane, which is
+// its class (comm/transport/traffic.h). Its payload is sent in pieces, with pieces of
+// other lanes between them:
 //
 //   u32 bytes of the payload   u16 bytes of the header   u8 lane   u8 0   the header
 //   u32 bytes of the piece     u16 zero                  u8 lane   u8 1   the piece
 //
 // FrameReader says where the next bytes of the stream belong, so that payloads land in
-// the receiver's memory without a copy in between, and hands on whole messages. It knows
-// no socket. What it holds is bounded: for each lane one header and one payload that the
-// receiver has agreed to, and a small staging area.
+// the receiver's memory without another copy, and it passes on complete messages. It uses
+// no socket. Its memory is bounded: one header and one payload that the receiver has
+// accepted for each lane, and a small staging area.
 //
 //   while (const size_t got = readv(fd, reader.Space()...)) reader.Advance(got);
+//
+// Thread safety: none.
 #pragma once
 
 #include <sys/uio.h>
@@ -29,18 +31,18 @@ namespace syncline {
 enum class FrameKind : uint8_t { kMessage = 0, kPiece = 1 };
 
 struct FramePrefix {
-  uint32_t bytes = 0;  // of the whole payload, or of the piece
+  uint32_t bytes = 0;  // of the whole payload (kMessage) or of the piece (kPiece)
   uint16_t header_bytes = 0;
   uint8_t lane = 0;
   FrameKind kind = FrameKind::kMessage;
 };
 static_assert(sizeof(FramePrefix) == 8);
 
-// What goes before a piece, ready to go out.
+// The bytes that precede a piece in the stream.
 struct FrameHead {
-  // Of a message's first piece; of none when it has no payload.
+  // For the first piece of a message, or for a message without a payload.
   FrameHead(TrafficClass lane, ByteView header, size_t payload_bytes, size_t piece_bytes);
-  // Of a later piece.
+  // For a later piece.
   FrameHead(TrafficClass lane, size_t piece_bytes);
   ByteView view() const { return {bytes.data(), size}; }
 
@@ -53,26 +55,27 @@ struct FrameHead {
 
 class FrameReader {
  public:
-  // `receiver` outlives the reader. Of payloads, at most `staging_bytes` each are copied.
-  // REQUIRES: staging_bytes >= 128, so that a whole head fits.
+  // `receiver` must outlive the reader. At most `staging_bytes` of each payload are
+  // copied. REQUIRES: staging_bytes >= 128, so that a whole head fits.
   FrameReader(Receiver& receiver, size_t staging_bytes);
 
-  // Where the next bytes belong, in this order. The first piece is never empty; the
-  // second may be.
+  // Returns where the next bytes belong, in this order. The first buffer is never empty;
+  // the second may be.
   std::array<iovec, 2> Space();
 
-  // `bytes` have been put there. Calls the receiver, which may call Stop().
-  // InvalidArgument for what is no frame; the stream is of no use from then on.
+  // Tells that `bytes` bytes were put there. Calls the receiver, which may call Stop().
+  // Fails with InvalidArgument if they are not a valid frame; the stream cannot be used
+  // any more then.
   absl::Status Advance(size_t bytes);
 
-  // Calls the receiver never again.
+  // The receiver is not called again after this.
   void Stop() { stopped_ = true; }
 
   uint64_t delivered() const { return delivered_; }
 
  private:
   enum class Part { kPrefix, kHeader, kPiece };
-  // What has come of a lane's message.
+  // What has arrived of a lane's message.
   struct Lane {
     bool is_open = false;
     bool is_refused = false;
@@ -80,17 +83,17 @@ class FrameReader {
     size_t header_bytes = 0;
     std::array<std::byte, kMessageHeaderBytes> header;
     Buffer payload = {};
-    size_t landed = 0;  // also of a refused one
+    size_t landed = 0;  // counted for refused messages too
   };
 
   absl::Status Parse();
-  // False when more bytes must come first.
+  // Returns false if more bytes must arrive first.
   absl::StatusOr<bool> ParsePart();
   absl::Status ParsePrefix();
   absl::Status BeginPiece();
   void BeginPayload();
   void LandStaged();
-  // `bytes` of the piece came.
+  // Counts `bytes` that arrived of the current piece.
   void Landed(size_t bytes);
   void Deliver(Lane& lane);
   size_t staged() const { return end_ - begin_; }
@@ -98,7 +101,7 @@ class FrameReader {
 
   Receiver& receiver_;
   const Buffer staging_;
-  size_t begin_ = 0, end_ = 0;  // what of the staging area is not parsed
+  size_t begin_ = 0, end_ = 0;  // the unparsed part of the staging area
   Part part_ = Part::kPrefix;
   FramePrefix prefix_;
   size_t piece_left_ = 0;

@@ -26,7 +26,8 @@ std::string More(TrafficClass lane, const std::string& piece) {
   return Text(FrameHead(lane, piece.size()).view()) + piece;
 }
 
-// Of the stream, when `step` bytes come at once: "header=payload".
+// Returns the messages of the stream as "header=payload" if it arrives `step` bytes at a
+// time.
 std::vector<std::string> Read(const std::string& stream, size_t step,
                               RecordingReceiver& receiver) {
   FrameReader reader(receiver, 128);

@@ -1,4 +1,4 @@
-// What a handshake may take, and that nothing but the key proves a server.
+// The limits of a handshake; and that only the key can prove a server.
 #include <openssl/evp.h>
 #include <openssl/ssl.h>
 #include <openssl/x509.h>
@@ -30,7 +30,8 @@ struct Free {
 template <typename T, auto kFree>
 using Owned = std::unique_ptr<T, Free<kFree>>;
 
-// Records of a ClientHello that announces 128 KiB of extensions, as OpenSSL would take it.
+// Returns records of a ClientHello that announces 128 KiB of extensions; OpenSSL alone
+// would accept it.
 std::string LongClientHello(size_t bytes) {
   constexpr size_t kRecord = 4096;
   std::string hello = {1, 1, '\xff', '\0'};  // its kind; 0x01ff00 bytes follow
@@ -62,7 +63,8 @@ TEST(TcpHandshake, AStrangerGetsNoMemoryBeyondThatOfOne) {
   EXPECT_THAT(server.acceptor.last_refused.why, HasSubstr("too many bytes"));
 }
 
-// Somebody on the way who answers in the server's place, by a certificate of their own.
+// An attacker on the path who answers in place of the server, with a certificate of its
+// own.
 class FalseServer {
  public:
   explicit FalseServer(int newest_version = TLS1_3_VERSION)
@@ -122,8 +124,8 @@ TEST(TcpHandshake, ACertificateIsNoKey) {
   EXPECT_EQ(server.heard(), "");
 }
 
-// Somebody who has the key, and speaks TLS 1.2 at most: with any cipher, and with the key as
-// that version takes it.
+// A peer that has the key but speaks TLS 1.2 at most, with any cipher, and uses the key
+// as that version does.
 class OldClient {
  public:
   explicit OldClient(const std::string& address)
@@ -136,7 +138,7 @@ class OldClient {
     SSL_set_fd(ssl_.get(), fd_.get());
   }
 
-  // Whether it is in. Until the connection is made it has nothing to say.
+  // Returns true once it is connected. Before that it has nothing to send.
   bool Pump() { return SSL_connect(ssl_.get()) == 1; }
 
  private:
@@ -156,8 +158,8 @@ class OldClient {
   Owned<SSL, SSL_free> ssl_;
 };
 
-// Without the least version a server would look for a cipher of TLS 1.2, find none, and
-// refuse as well: which of the two it was tells whether it is there.
+// Without the minimum version a server would look for a TLS 1.2 cipher, find none, and
+// refuse as well. The reason of the refusal therefore shows whether the minimum is set.
 TEST(TcpHandshake, AnOlderTlsIsRefusedForItsVersion) {
   TcpNode server({});
   OldClient client(server.transport->address());

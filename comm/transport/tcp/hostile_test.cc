@@ -1,4 +1,5 @@
-// Strangers, impostors and tamperers: none of them is heard, and nobody else suffers.
+// Unknown peers, impostors and attackers on the path: none of them is heard, and no other
+// peer suffers.
 #include <openssl/ssl.h>
 #include <sys/resource.h>
 
@@ -34,7 +35,7 @@ std::string Noise(size_t bytes, uint32_t seed) {
   return noise;
 }
 
-// What a TLS client without our key says first.
+// Returns the first message of a TLS client without our key.
 std::string StrangersClientHello() {
   SSL_CTX* context = SSL_CTX_new(TLS_client_method());
   SSL* ssl = SSL_new(context);
@@ -49,7 +50,7 @@ std::string StrangersClientHello() {
   return hello;
 }
 
-// A listener with a peer that is connected, to see whether it suffers.
+// A listener with a connected peer, which shows whether others suffer.
 class HostileTest : public ::testing::TestWithParam<TcpSecurity> {
  protected:
   HostileTest() {
@@ -102,7 +103,8 @@ TEST_P(HostileTest, StrangersAreTurnedAwayAndNothingOfTheirsIsParsed) {
   }
   for (const std::string& opening : openings) {
     RawPeer stranger(Address());
-    // A cut ClientHello is waited for; what follows it cannot be one.
+    // The server waits for the rest of a truncated ClientHello. The bytes that follow are
+    // not valid.
     ASSERT_TRUE(PumpUntil([&] {
       stranger.Say(stranger.has_unsent() ? "" : opening);
       return stranger.IsClosed();
@@ -154,7 +156,7 @@ TEST_P(HostileTest, ThousandIdleStrangersKeepNobodyOut) {
     strangers.push_back(std::make_unique<RawPeer>(Address()));
     Pump();
   }
-  // Someone new comes in while they all wait.
+  // A new peer gets in while all of them wait.
   const auto late = dialler_.Dial(Address());
   ASSERT_TRUE(PumpUntil([&] { return server_.acceptor.identities.size() == 2; }));
   EXPECT_TRUE(FriendIsHeard());
@@ -243,7 +245,7 @@ TEST(TcpHostile, AWrongKeyOpensNothingOnEitherSide) {
   EXPECT_THAT(server.receiver.messages, IsEmpty());
 }
 
-// Its bytes are zeros.
+// An erased key consists of zeros.
 TEST(TcpHostile, AKeyThatWasErasedOpensNothing) {
   TcpNode server({}), dialler({});
   server.acceptor.keys["alice"].Erase();
@@ -285,8 +287,8 @@ TEST(TcpHostile, WhatIsNoFrameEndsItsConnectionAndIsCounted) {
        StreamOf({{.bytes = kMaxMessagePayloadBytes + 1, .header_bytes = 8}}),
        StreamOf({{.bytes = 0xffffffff}}), StreamOf({{.lane = kTrafficClasses}}),
        StreamOf({{.kind = static_cast<FrameKind>(2)}}),
-       // A piece of nothing, of another lane's message, too long, empty, with a header; a
-       // message in the middle of another.
+       // Pieces without a message, of another lane's message, too long, empty, and with a
+       // header; and a message that begins inside another.
        StreamOf({{.bytes = 1, .kind = FrameKind::kPiece}}),
        StreamOf({kBegun, {.bytes = 1, .lane = 1, .kind = FrameKind::kPiece}}),
        StreamOf({kBegun, {.bytes = 101, .kind = FrameKind::kPiece}}),
@@ -346,13 +348,13 @@ TEST(TcpHostile, APlainGreetingMayComeByTheByte) {
   EXPECT_TRUE(server.acceptor.refused.empty());
 }
 
-// A relay changes something at a place that moves through the whole conversation: what
-// arrives is what was sent, as far as it goes.
+// A relay changes something at a position that moves through the whole conversation. What
+// arrives must be a prefix of what was sent.
 class Tampering : public ::testing::TestWithParam<std::string> {
  protected:
   static constexpr int kMessages = 20;
 
-  // Cuts `piece` where byte `at` of the conversation lies in it.
+  // Changes `piece` if it contains byte `at` of the conversation.
   std::string Tamper(const std::string& piece, size_t at) {
     const size_t begin = std::exchange(passed_, passed_ + piece.size());
     if (at < begin || at >= passed_) return piece;
@@ -394,7 +396,7 @@ TEST_P(Tampering, IsNoticedAndNothingFalseIsDelivered) {
       endpoint->Send(Bytes(std::to_string(i)),
                      {Slice::Of(Buffer::CopyOf(Bytes(payload)))}, nullptr);
     }
-    // A cut that the other side still waits behind is seen when more comes.
+    // The other side may wait for bytes that were cut; it notices when more bytes come.
     int more = 0;
     const auto pump = [&] {
       if (++more % 20 == 0 && failure.ok()) {
@@ -403,7 +405,7 @@ TEST_P(Tampering, IsNoticedAndNothingFalseIsDelivered) {
       dialler.transport->Progress();
       relay.Pump();
       server.transport->Progress();
-      // A handshake that waits for what was cut off ends by its deadline.
+      // A handshake that waits for bytes that were cut ends by its deadline.
       clock.Advance(absl::Microseconds(500));
     };
     ASSERT_TRUE(RunUntil(pump, [&] { return !failure.ok(); }));
@@ -412,7 +414,7 @@ TEST_P(Tampering, IsNoticedAndNothingFalseIsDelivered) {
       ASSERT_EQ(messages[i].header, std::to_string(i));
       ASSERT_TRUE(std::ranges::equal(messages[i].payload.view(), Bytes(payload)));
     }
-    // What is said again comes after what was said.
+    // Replayed bytes come after the original ones.
     const size_t most = GetParam() == "replay" ? kMessages : kMessages - 1;
     EXPECT_LE(messages.size(), most);
   }
@@ -450,7 +452,7 @@ TEST(TcpKeys, AreRenewedUnderLoadAndNoBitChanges) {
   const auto endpoint = dialler.Dial(server.transport->address());
   const auto& messages = server.receiver.messages;
   for (uint32_t i = 0; i < 30; ++i) {
-    clock.Advance(absl::Milliseconds(1500));  // a handshake does not take so long
+    clock.Advance(absl::Milliseconds(1500));  // longer than any handshake
     const std::string payload = Noise(100000 + i, i);
     endpoint->Send(Bytes("renewed"), {Slice::Of(Buffer::CopyOf(Bytes(payload)))},
                    nullptr);

@@ -1,5 +1,5 @@
-// Raw sockets and a relay that tampers, for tests. All in one thread: nothing blocks.
-// Tests only.
+// Raw sockets, and a relay that tampers with bytes. For tests only; everything runs in
+// one thread, and nothing blocks.
 #pragma once
 
 #include <sys/socket.h>
@@ -17,13 +17,13 @@
 
 namespace syncline {
 
-// Somebody who speaks as he likes.
+// A peer that sends arbitrary bytes.
 class RawPeer {
  public:
   explicit RawPeer(const std::string& address)
       : RawPeer(*DialTo(*ParseTcpAddress(address))) {}
   explicit RawPeer(UniqueFd fd) : fd_(std::move(fd)) {}
-  // From another address of this host.
+  // Connects from another address of this host.
   RawPeer(const std::string& address, const std::string& from)
       : fd_(socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0)) {
     const SocketAddress own = *MakeSocketAddress(from, 0);
@@ -32,7 +32,7 @@ class RawPeer {
     (void)connect(fd_.get(), there.get(), there.size);
   }
 
-  // What the socket takes now; false once it is closed.
+  // Sends as much as the socket takes now. Returns false once the socket is closed.
   bool Say(const std::string& bytes) {
     unsent_ += bytes;
     const ssize_t sent =
@@ -40,7 +40,8 @@ class RawPeer {
     if (sent > 0) unsent_.erase(0, static_cast<size_t>(sent));
     return sent >= 0 || errno == EAGAIN || errno == ENOTCONN;
   }
-  // What has come since; empty also when nothing has.
+  // Returns what has arrived since the last call. Empty: nothing, or the socket is
+  // closed.
   std::string Hear() {
     std::array<char, 65536> bytes;
     const ssize_t got = recv(fd_.get(), bytes.data(), bytes.size(), MSG_DONTWAIT);
@@ -60,8 +61,8 @@ class RawPeer {
   bool is_closed_ = false;
 };
 
-// Stands between a dialler, which uses address(), and `target`. Each piece of bytes from
-// the dialler goes through `tamper`, which may change, keep back or multiply it.
+// A relay between a dialler, which uses address(), and `target`. Each piece of bytes from
+// the dialler goes through `tamper`, which may change, hold back or repeat it.
 class TamperingRelay {
  public:
   using Tamper = std::function<std::string(std::string piece)>;

@@ -59,7 +59,8 @@ SecretKey DeriveMemberKey(const SecretKey& worker_key, const MemberIdentity& wor
        {worker.job, worker.rank, worker.incarnation, server.server, server.incarnation}) {
     AppendNumber(info, number);
   }
-  info += '\x01';  // the first block of the expansion is as long as a key
+  // Number of the expansion's first block, which has as many bytes as a key.
+  info += '\x01';
   std::array<std::byte, SecretKey::kBytes> bytes;
   unsigned int size = 0;
   SYNCLINE_CHECK(HMAC(EVP_sha256(), worker_key.bytes().data(), SecretKey::kBytes,

@@ -1,8 +1,11 @@
-// The keys that a worker and a server share, and the names that workers go by.
+// The keys that a worker and a server share, and the names of workers.
 //
-// The coordinator draws a key for each life of a worker and tells the worker and each
-// server what is derived from it for this pair alone: a server cannot speak for a worker
-// at another server, and a key dies with either's life.
+// The coordinator draws a key for each incarnation of a worker. From it, it derives a key
+// for each pair of worker and server, and tells it these two only. A server therefore
+// cannot pretend to be a worker at another server, and a key ends with either
+// incarnation.
+//
+// Thread safety: functions without state.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +18,7 @@
 
 namespace syncline {
 
-// A worker's life, as its connections prove it.
+// An incarnation of a worker, as its connections prove it.
 struct MemberIdentity {
   uint32_t job = 0;
   uint32_t rank = 0;
@@ -28,21 +31,21 @@ struct MemberIdentity {
   }
 };
 
-// "SLW2", then the three numbers, little-endian: 16 bytes.
+// Encodes as 16 bytes: "SLW2", then the three numbers, little-endian.
 std::string EncodeIdentity(const MemberIdentity& identity);
 std::optional<MemberIdentity> ParseIdentity(std::string_view bytes);
 
-// A server's life.
+// An incarnation of a server.
 struct ServerIdentity {
   uint32_t server = 0;
   uint32_t incarnation = 0;
 };
 
-// From the system's random device.
+// Draws a key from the system's random device.
 SecretKey DrawKey();
 
-// HKDF-Expand (RFC 5869, SHA-256) of `worker_key` with
-// "syncline/2 psk" | job | rank | incarnation | server | its incarnation.
+// Computes HKDF-Expand (RFC 5869, SHA-256) of `worker_key` with "syncline/2 psk" | job |
+// rank | incarnation | server | the server's incarnation.
 SecretKey DeriveMemberKey(const SecretKey& worker_key, const MemberIdentity& worker,
                           const ServerIdentity& server);
 

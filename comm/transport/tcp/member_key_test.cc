@@ -25,7 +25,7 @@ TEST(MemberKey, IdentitiesSurviveTheWireAndOthersAreNone) {
   EXPECT_FALSE(ParseIdentity("X" + bytes.substr(1)).has_value());
 }
 
-// By OpenSSL's own HKDF.
+// Compares with OpenSSL's own HKDF.
 TEST(MemberKey, IsTheExpansionOfTheWorkersKey) {
   std::string info = "syncline/2 psk";
   for (const uint32_t number : {1, 2, 3, 4, 5}) {

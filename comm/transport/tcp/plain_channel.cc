@@ -51,7 +51,7 @@ class PlainDialler final : public PlainChannel {
   size_t unsent_bytes() const override { return unsent_.size(); }
 
  private:
-  std::string unsent_;  // of the greeting
+  std::string unsent_;  // unsent part of the greeting
 };
 
 class PlainAcceptor final : public PlainChannel {
@@ -61,7 +61,7 @@ class PlainAcceptor final : public PlainChannel {
 
   absl::StatusOr<bool> Handshake() override {
     while (read_ < Wanted()) {
-      // Not a byte more than the greeting has.
+      // Reads no byte beyond the greeting.
       const iovec rest = {bytes_.data() + read_, Wanted() - read_};
       SYNCLINE_ASSIGN_OR_RETURN(const size_t got, ReceiveFrom(fd_, {&rest, 1}));
       if (got == 0) return false;
@@ -83,7 +83,8 @@ class PlainAcceptor final : public PlainChannel {
   size_t unsent_bytes() const override { return 0; }
 
  private:
-  // As far as it can be known: the length of the identity comes after the greeting.
+  // Returns the bytes of the greeting as far as known: the length of the identity comes
+  // after the fixed part.
   size_t Wanted() const {
     const bool has_length = read_ > kGreeting.size();
     return kGreeting.size() + 1 +

@@ -1,7 +1,7 @@
-// A Channel that seals nothing and proves nothing: the dialler says its name and is
-// believed. For measuring, and for networks whose every member is trusted.
+// A Channel without encryption and authentication: the peer that dials says its name and
+// is believed. For measurements, and for networks on which every member is trusted.
 //
-// The dialler begins with "SLPLAIN2", the length of its identity (one byte) and the
+// The dialler first sends "SLPLAIN2", the length of its identity (one byte), and the
 // identity.
 #pragma once
 

@@ -18,7 +18,7 @@ namespace {
 constexpr int kSocketFlags = SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC;
 constexpr int kBacklog = 1024;
 constexpr int kKeepaliveProbes = 3;
-// Longer ones are not measured by anybody.
+// No real round trip is longer.
 constexpr absl::Duration kLongestRoundTrip = absl::Seconds(60);
 
 absl::Status Failed(absl::string_view doing, const SocketAddress& address) {
@@ -26,7 +26,8 @@ absl::Status Failed(absl::string_view doing, const SocketAddress& address) {
                                              absl::ErrnoToStatus(errno, "").message()));
 }
 
-// Options that an old kernel lacks change no meaning.
+// Sets an option. Errors do not matter: everything also works without options that an old
+// kernel lacks.
 void Set(int fd, int level, int option, int value) {
   setsockopt(fd, level, option, &value, sizeof(value));
 }

@@ -16,21 +16,24 @@ struct Listener {
   uint16_t port;
 };
 
-// Unavailable when the address is not this host's, or taken.
+// Fails with Unavailable if the address is not this host's, or is taken.
 absl::StatusOr<Listener> ListenAt(const SocketAddress& address);
 
-// No descriptor when nobody is waiting. An error when none is left.
+// Accepts a connection. Returns an invalid descriptor if none is waiting. Fails if the
+// process has no descriptor left.
 absl::StatusOr<UniqueFd> AcceptFrom(int listener, SocketAddress& peer);
 
-// A connection that is under way: writable once it is made, or has failed.
+// Starts connecting. The descriptor is writable once the connection is made or has
+// failed.
 absl::StatusOr<UniqueFd> DialTo(const SocketAddress& address);
 
-// Small messages leave at once, peers that are silent for `failure_timeout` are gone, and
-// no more than about `unsent_bytes` wait in the kernel.
+// Sets options of a connection: small messages are sent at once, a peer that is silent
+// for `failure_timeout` counts as gone, and at most about `unsent_bytes` wait in the
+// kernel.
 void TuneSocket(int fd, absl::Duration failure_timeout, size_t unsent_bytes);
 
-// What `tcpi_min_rtt` says; zero when the kernel has measured nothing yet. It says ~0 until
-// the first sample, which a first packet that was lost puts off.
+// Converts `tcpi_min_rtt`. Returns zero if the kernel has measured nothing yet: then the
+// value is ~0 until the first sample, which takes longer if the first packet was lost.
 absl::Duration RoundTripOf(uint32_t min_rtt_microseconds);
 
 }  // namespace syncline

@@ -1,15 +1,16 @@
-// Our own TCP, sealed by TLS 1.3: the transport between hosts.
+// The transport between hosts: TCP, encrypted with TLS 1.3.
 //
-// Servers listen, workers dial: a worker opens no port, and is answered on the connection
-// that it opened. A connection belongs to the identity whose key it proved; nothing of it
-// is parsed before, and what a stranger can take is bounded: max_pending handshakes of a
-// few KiB, failure_timeout / 4 each, the oldest leaving when one more comes.
+// Servers listen and workers dial. A worker opens no port; answers come on the connection
+// that it opened. A connection belongs to the identity whose key the peer has proved, and
+// nothing is parsed before that. The resources that unknown peers can take are bounded:
+// max_pending handshakes of a few KiB, each for failure_timeout / 4. When another one
+// comes, the oldest connection of the source that has most of them is closed.
 //
-// kPlain is the same without TLS: who dials says who it is, and is believed. For
-// measuring, and for networks whose every member is trusted. A listener speaks one of the
-// two, and nothing falls back.
+// kPlain is the same without TLS: the peer that dials says its name and is believed. It
+// is for measurements, and for networks on which every member is trusted. A listener uses
+// one of the two, and there is no fallback.
 //
-// Thread safety: as transport.h says; the calling thread becomes the loop thread.
+// Thread safety: see transport.h; the calling thread becomes the loop thread.
 //
 //   auto server = CreateTcpTransport({.listen_host = "192.0.2.7", .acceptor = &engine},
 //                                    engine);
@@ -37,45 +38,47 @@ const char* TcpSecurityName(TcpSecurity security);  // "tls", "plain"
 
 struct TcpOptions {
   TcpSecurity security = TcpSecurity::kTls;
-  // An IP address of this host to listen at, "0.0.0.0" or "::" for all. Empty: only
-  // dials.
+  // The IP address of this host to listen at; "0.0.0.0" or "::" for all. Empty: this
+  // transport only dials.
   std::string listen_host = {};
-  // The first free one of these; 0: any that is free.
+  // Listens at the first free port of this range. 0: any free port.
   uint16_t first_port = 0;
   uint16_t last_port = 0;
-  // The IP address by which others reach this host; empty: listen_host.
+  // The IP address by which others reach this host. Empty: listen_host.
   std::string advertised_host = {};
-  // Must be there where it listens; outlives the transport.
+  // Required if the transport listens. Must outlive the transport.
   Acceptor* acceptor = nullptr;
 
-  // F. Peers that do not answer for so long are gone; handshakes have a quarter of it.
+  // F, the failure timeout. Peers that do not answer for this long count as gone. A
+  // handshake may take a quarter of it.
   absl::Duration failure_timeout = absl::Seconds(10);
-  size_t max_pending = 64;  // connections that have proved nothing yet
-  // Nobody comes in by this descriptor, or one above it.
+  size_t max_pending = 64;  // accepted connections in their handshake
+  // No connection is accepted on this descriptor or a higher one.
   int first_of_the_last = FirstOfTheLast();
 
-  // What is encrypted and sent at once, and what may wait in the kernel unsent.
+  // Bytes that are encrypted and sent at once, and that may wait unsent in the kernel.
   size_t gather_bytes = size_t{128} << 10;
-  // When sending keys are renewed, see tls_channel.h.
+  // Sending keys are renewed after these; see tls_channel.h.
   uint64_t rekey_bytes = uint64_t{1} << 36;
   absl::Duration rekey_after = absl::Hours(1);
 
-  const Clock* clock = nullptr;  // outlives the transport; null: a SteadyClock
+  const Clock* clock = nullptr;  // must outlive the transport; null: a SteadyClock
   Logger log = {};
 };
 
-// What a loop that waits for several transports must know of this one.
+// Additional methods for a loop that waits for several transports.
 class TcpTransport : public Transport {
  public:
-  // Readable when something has arrived or Wake() was called.
+  // The descriptor is readable when something has arrived or Wake() was called.
   virtual int fd() const = 0;
-  // How long a loop may sleep on fd() and whatever else; zero when work is waiting.
+  // Returns how long a loop may sleep if fd() does not become readable. Zero: work is
+  // waiting.
   virtual absl::Duration MaySleep() const = 0;
-  // Whether a connection has something to send that its socket has not taken yet.
+  // Returns true if a connection has bytes to send that its socket has not taken yet.
   virtual bool HasUnsent() const = 0;
 };
 
-// `receiver` outlives the transport. Unavailable when it cannot listen.
+// `receiver` must outlive the transport. Fails with Unavailable if it cannot listen.
 absl::StatusOr<std::unique_ptr<TcpTransport>> CreateTcpTransport(
     const TcpOptions& options, Receiver& receiver);
 

@@ -62,7 +62,7 @@ INSTANTIATE_TEST_SUITE_P(Tcp, TcpClasses,
                          ::testing::Values(TcpSecurity::kTls, TcpSecurity::kPlain),
                          [](const auto& info) { return TcpSecurityName(info.param); });
 
-// The peer does not read, so that the way is full; then it does.
+// The peer does not read at first, so the connection is full; then it reads.
 TEST_P(TcpClasses, WhatIsUrgentOvertakesBlocksThatAreOnTheirWay) {
   TcpNode server({.security = GetParam()}), dialler({.security = GetParam()});
   const auto endpoint = dialler.Dial(server.transport->address());
@@ -84,7 +84,7 @@ TEST_P(TcpClasses, WhatIsUrgentOvertakesBlocksThatAreOnTheirWay) {
   const SendState full = endpoint->send_state();
   const size_t other = static_cast<size_t>(TrafficClass::kOther);
   EXPECT_GT(full.queued_bytes[other], 3 * kBlock);
-  // A window of 1 MiB, since no rate is known yet, and the piece that filled it.
+  // The window is 1 MiB, because no rate is known yet; one piece may exceed it.
   EXPECT_LE(full.waiting_bytes() - full.queued_bytes[other], (1u << 20) + 70'000)
       << "where nothing overtakes it";
   EXPECT_EQ(dialler.transport->traffic().queued_bytes, full.queued_bytes);
@@ -105,7 +105,7 @@ TEST_P(TcpClasses, WhatIsUrgentOvertakesBlocksThatAreOnTheirWay) {
   EXPECT_GT(counts.waited_seconds[other], counts.waited_seconds[0]);
 }
 
-// Its reason has come, and nobody has read it yet when the next write fails.
+// The peer's last message has arrived but has not been read when the next write fails.
 TEST_P(TcpClasses, WhatAPeerSaidBeforeItWentIsHeardThoughAWriteFails) {
   auto leaver = std::make_unique<TcpNode>(TcpOptions{.security = GetParam()});
   TcpNode other({.security = GetParam()}), dialler({.security = GetParam()});

@@ -1,4 +1,4 @@
-// What tests of the TCP transport share. Tests only.
+// Shared by tests of the TCP transport. For tests only.
 #pragma once
 
 #include <array>
@@ -24,7 +24,7 @@ inline SecretKey KeyOf(int number) {
 
 inline PeerKey Alice() { return {"alice", KeyOf(1)}; }
 
-// Lets in whom it has keys of, and keeps all connections.
+// Accepts peers whose keys it has, and keeps all connections.
 class RecordingAcceptor : public Acceptor {
  public:
   explicit RecordingAcceptor(RecordingReceiver& receiver) : receiver_(receiver) {
@@ -60,7 +60,7 @@ class RecordingAcceptor : public Acceptor {
   RecordingReceiver& receiver_;
 };
 
-// A transport that listens on this host, with all that it needs.
+// A transport that listens on this host, with its receiver and acceptor.
 struct TcpNode {
   explicit TcpNode(TcpOptions options) : acceptor(receiver) {
     options.listen_host = "127.0.0.1";
@@ -80,7 +80,7 @@ struct TcpNode {
   std::unique_ptr<TcpTransport> transport;
 };
 
-// Calls `pump` until `done`, for 20 s at most. Returns whether it came.
+// Calls `pump` until `done`, for at most 20 s. Returns false if the time ran out.
 inline bool RunUntil(const std::function<void()>& pump,
                      const std::function<bool()>& done) {
   const absl::Time deadline = absl::Now() + absl::Seconds(20);

@@ -21,13 +21,13 @@ namespace {
 
 constexpr size_t kRecordBytes = SSL3_RT_MAX_PLAIN_LENGTH;
 
-// A ClientHello and the rest of a handshake have some 500 bytes.
+// A handshake has about 500 bytes.
 constexpr size_t kMaxHandshakeBytes = size_t{16} << 10;
-// What is read from the socket at once.
+// Bytes that are read from the socket at once.
 constexpr size_t kReadAheadBytes = size_t{128} << 10;
 
-// A peer may renew its keys once a second. One that does it every other second stays
-// within that, also when the network holds up some of what it sends.
+// A peer may renew its keys once a second. This side renews at most every two seconds,
+// which stays within that limit even if the network delays some of the bytes.
 constexpr absl::Duration kLeastRekeyTime = absl::Seconds(1);
 constexpr absl::Duration kOwnRekeyTime = absl::Seconds(2);
 constexpr int kRekeysAhead = 2;
@@ -52,7 +52,7 @@ std::string LastError() {
   return text.data();
 }
 
-// The session that OpenSSL takes a pre-shared key from; null without memory.
+// Returns the session from which OpenSSL takes a pre-shared key, or null without memory.
 SSL_SESSION* SessionOf(SSL* ssl, const SecretKey& key) {
   Owned<SSL_SESSION> session(SSL_SESSION_new());
   const SSL_CIPHER* cipher = SSL_CIPHER_find(ssl, kCipher.data());
@@ -90,7 +90,7 @@ class TlsChannel final : public Channel {
   absl::StatusOr<bool> Flush() override;
   size_t unsent_bytes() const override { return gathered_.size() - gathered_sent_; }
 
-  // What OpenSSL calls.
+  // Callbacks of OpenSSL.
   static int ReadBio(BIO* bio, char* into, size_t size, size_t* got);
   static int WriteBio(BIO* bio, const char* from, size_t size, size_t* taken);
   static long ControlBio(BIO* bio, int command, long number, void* pointer);
@@ -116,30 +116,30 @@ class TlsChannel final : public Channel {
   const Role role_;
   const TlsChannelOptions options_;
   Owned<SSL> ssl_;
-  PeerKey key_;         // of a dialler, until the handshake is done
-  KeyFinder find_key_;  // of an acceptor, likewise
+  PeerKey key_;         // dialler only, until the handshake is done
+  KeyFinder find_key_;  // acceptor only, until the handshake is done
   std::string identity_;
-  bool is_unknown_ = false;  // the identity
-  bool is_done_ = false;     // the handshake
+  bool is_unknown_ = false;  // the peer's name is unknown
+  bool is_done_ = false;     // the handshake is done
   size_t handshake_bytes_ = 0;
-  absl::Status socket_;  // how it ended
+  absl::Status socket_;  // why the socket ended
 
-  std::vector<char> ahead_;  // ciphertext that was read and not yet asked for
+  std::vector<char> ahead_;  // ciphertext that was read but not yet used
   size_t ahead_begin_ = 0, ahead_end_ = 0;
   std::vector<char> gathered_;  // ciphertext to send
   size_t gathered_sent_ = 0;
-  std::vector<char> small_;  // pieces that share a record
+  std::vector<char> small_;  // small pieces that will share a record
 
   uint64_t sealed_since_rekey_ = 0;
   absl::Duration rekeyed_at_;
-  absl::Duration rekeys_from_;  // the peer's renewals are counted against this
+  absl::Duration rekeys_from_;  // reference time for the peer's renewals
   bool renews_too_often_ = false;
 };
 
 void TlsChannel::Open(SSL_CTX* context, const BIO_METHOD* method) {
   ssl_.reset(SSL_new(context));
   BIO* bio = BIO_new(method);
-  SYNCLINE_CHECK(ssl_ != nullptr && bio != nullptr);  // memory
+  SYNCLINE_CHECK(ssl_ != nullptr && bio != nullptr);  // fails only without memory
   BIO_set_data(bio, this);
   BIO_set_init(bio, 1);
   SSL_set_bio(ssl_.get(), bio, bio);
@@ -148,14 +148,14 @@ void TlsChannel::Open(SSL_CTX* context, const BIO_METHOD* method) {
   SSL_set_msg_callback_arg(ssl_.get(), this);
   if (role_ == Role::kDialler) {
     SSL_set_connect_state(ssl_.get());
-    // No certificate is trusted, so that a server without the key cannot show one.
+    // No certificate is trusted, so a server cannot use one in place of the key.
     SSL_set_verify(ssl_.get(), SSL_VERIFY_PEER, nullptr);
   } else {
     SSL_set_accept_state(ssl_.get());
   }
 }
 
-// ---- What OpenSSL calls ----
+// ---- Callbacks of OpenSSL ----
 
 int TlsChannel::ReadBio(BIO* bio, char* into, size_t size, size_t* got) {
   auto& self = *static_cast<TlsChannel*>(BIO_get_data(bio));
@@ -176,7 +176,7 @@ int TlsChannel::ReadBio(BIO* bio, char* into, size_t size, size_t* got) {
 }
 
 absl::Status TlsChannel::FillAhead() {
-  // A stranger gets no more memory than a handshake needs.
+  // An unknown peer gets no more memory than a handshake needs.
   const size_t room = is_done_ ? kReadAheadBytes : kMaxHandshakeBytes - handshake_bytes_;
   if (room == 0) return absl::PermissionDeniedError("a handshake of too many bytes");
   if (ahead_.size() < room) ahead_.resize(room);
@@ -238,7 +238,7 @@ void TlsChannel::OnProtocolMessage(int written, int, int type, const void* bytes
   self.renews_too_often_ |= self.rekeys_from_ > now;
 }
 
-// ---- Life ----
+// ---- Handshake, reading and writing ----
 
 absl::Status TlsChannel::Failed(int result, absl::string_view doing) {
   const int error = SSL_get_error(ssl_.get(), result);
@@ -258,13 +258,13 @@ absl::StatusOr<bool> TlsChannel::Handshake() {
   ERR_clear_error();
   const int result = SSL_do_handshake(ssl_.get());
   absl::Status status = result == 1 ? absl::OkStatus() : Failed(result, "TLS handshake");
-  // What was written must go out: the answer, or the alert that says why not.
+  // Send what was written: the answer, or the alert that says what is wrong.
   const absl::StatusOr<bool> flushed = Flush();
   if (!status.ok()) return status;
   if (!flushed.ok()) return flushed.status();
   if (result != 1) return false;
-  // The one thing that proves the peer. Without it OpenSSL would have asked for a
-  // certificate, and there is none; but this is not left to that.
+  // Only this proves the peer. OpenSSL would also ask for a certificate, and accept none,
+  // if the key were not used; but this check does not rely on that.
   if (SSL_session_reused(ssl_.get()) != 1 || SSL_version(ssl_.get()) != TLS1_3_VERSION) {
     return absl::PermissionDeniedError("TLS handshake: without the shared key");
   }
@@ -291,7 +291,7 @@ absl::StatusOr<size_t> TlsChannel::Read(std::span<const iovec> into) {
 
 absl::Status TlsChannel::Renew() {
   const absl::Duration now = options_.clock->Now();
-  // Not more often than the peer bears.
+  // A peer refuses more frequent renewals.
   if (now - rekeyed_at_ < kOwnRekeyTime) return absl::OkStatus();
   if (sealed_since_rekey_ < options_.rekey_bytes &&
       now - rekeyed_at_ < options_.rekey_after) {
@@ -312,7 +312,7 @@ absl::Status TlsChannel::Seal(const void* data, size_t size) {
   const int result = SSL_write_ex(ssl_.get(), data, size, &taken);
   sealed_since_rekey_ += size;
   if (result == 1 && taken == size) return absl::OkStatus();
-  // It cannot have to wait: WriteBio takes everything.
+  // SSL_write_ex never has to wait, because WriteBio takes everything.
   const absl::Status status = Failed(result, "TLS");
   return status.ok() ? absl::InternalError("TLS: a write that waits") : status;
 }
@@ -353,7 +353,7 @@ absl::StatusOr<bool> TlsChannel::Flush() {
     SYNCLINE_ASSIGN_OR_RETURN(const size_t sent, SendTo(fd_, {&rest, 1}));
     gathered_sent_ += sent;
     if (sent > 0) continue;
-    if (gathered_sent_ > options_.gather_bytes) {  // so that it does not grow
+    if (gathered_sent_ > options_.gather_bytes) {  // limits its growth
       gathered_.erase(gathered_.begin(), gathered_.begin() + gathered_sent_);
       gathered_sent_ = 0;
     }
@@ -364,7 +364,7 @@ absl::StatusOr<bool> TlsChannel::Flush() {
   return true;
 }
 
-// ---- What connections share ----
+// ---- Shared state ----
 
 class OpenSslContext final : public TlsContext {
  public:
@@ -407,8 +407,8 @@ class OpenSslContext final : public TlsContext {
   }
 
  private:
-  // One for the process, never freed: connections may outlive their transport, and OpenSSL
-  // has few numbers for them.
+  // The process has one, which is never freed: connections may outlive their transport,
+  // and OpenSSL has few type numbers for them.
   static const BIO_METHOD* Method() {
     static const BIO_METHOD* const method = [] {
       BIO_METHOD* made =

@@ -21,18 +21,19 @@
 namespace syncline {
 namespace {
 
-// What one connection may move before the others have their turn.
+// Bytes that one connection may move before others have their turn.
 constexpr size_t kReadBudget = size_t{1} << 20;
 constexpr size_t kWriteBudget = size_t{1} << 20;
-// So often for one that cannot be written to any more: more than a kernel holds.
+// Number of such reads from a connection that cannot be written to any more. Together
+// they exceed what a kernel holds.
 constexpr int kLastReads = 16;
 
-// Of sealed bytes, each read gives one record at most, straight into the payload; only
-// what is read ahead with a header is copied.
+// With TLS, each read returns at most one record, directly into the payload. Only bytes
+// that come together with a header are copied.
 constexpr size_t kSealedStagingBytes = size_t{4} << 10;
 constexpr size_t kPlainStagingBytes = size_t{64} << 10;
 
-// The tags of descriptors that are no connection's.
+// Tags of the descriptors in epoll that are not connections.
 constexpr uint64_t kWakeTag = 0;
 constexpr uint64_t kListenerTag = 1;
 constexpr uint64_t kFirstConnection = 2;
@@ -117,7 +118,7 @@ TcpLoopTransport::~TcpLoopTransport() {
     Close(*connection, absl::CancelledError("transport was closed"));
   }
   failed_.clear();
-  RunCallbacks();  // nobody calls Progress() after this
+  RunCallbacks();  // there is no Progress() after this
 }
 
 // ---- Connections ----
@@ -166,7 +167,7 @@ absl::StatusOr<std::unique_ptr<Endpoint>> TcpLoopTransport::Connect(
   return std::make_unique<TcpEndpoint>(*this, connection);
 }
 
-// What fails at once is told as what fails later.
+// A failure inside Connect is reported in the same way as a later one.
 std::unique_ptr<Endpoint> TcpLoopTransport::FailedEndpoint(const SocketAddress& there,
                                                            ConnectOptions options,
                                                            const absl::Status& status) {
@@ -181,7 +182,7 @@ std::unique_ptr<Endpoint> TcpLoopTransport::FailedEndpoint(const SocketAddress& 
   return std::make_unique<TcpEndpoint>(*this, connection);
 }
 
-// ---- What sockets have ----
+// ---- Reading ----
 
 int TcpLoopTransport::Progress() {
   int events = 0;
@@ -205,7 +206,7 @@ int TcpLoopTransport::Progress() {
     ReadFrom(connection);
   }
   CheckDeadlines();
-  LookAtPaced();
+  SendPaced();
   WriteAll();
   return events + static_cast<int>(unread.size()) + RunCallbacks();
 }
@@ -252,7 +253,7 @@ void TcpLoopTransport::ReadFrom(const Shared& connection) {
   unread_.push_back(connection);
 }
 
-// ---- What is to be sent ----
+// ---- Sending ----
 
 void TcpLoopTransport::MarkDirty(const Shared& connection) {
   if (connection->is_dirty || connection->phase() != TcpConnection::Phase::kOpen) return;
@@ -268,7 +269,7 @@ void TcpLoopTransport::WriteAll() {
   }
 }
 
-void TcpLoopTransport::LookAtPaced() {
+void TcpLoopTransport::SendPaced() {
   if (paced_.empty()) return;
   const absl::Duration now = clock_.Now();
   std::erase_if(paced_, [&](const Shared& connection) {
@@ -296,8 +297,8 @@ void TcpLoopTransport::WriteTo(const Shared& connection) {
   Watch(*connection);
 }
 
-// What a peer said before it went is here already, and may be why it went. One that goes on
-// speaking is not listened to forever.
+// Reads what the peer sent before the connection failed: it may say why the peer left.
+// The number of reads is limited, in case the peer keeps sending.
 void TcpLoopTransport::ReadTheRest(const Shared& connection, const absl::Status& why) {
   absl::StatusOr<bool> has_more = true;
   for (int i = 0; i < kLastReads && has_more.ok() && *has_more; ++i) {
@@ -314,7 +315,7 @@ void TcpLoopTransport::Watch(TcpConnection& connection) {
   epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, connection.fd(), &event);
 }
 
-// ---- Ends ----
+// ---- Closing ----
 
 void TcpLoopTransport::Forget(TcpConnection& connection) {
   deadlines_.erase({connection.deadline, connection.id()});
@@ -348,7 +349,7 @@ void TcpLoopTransport::Broken(const Shared& connection, const absl::Status& stat
                   IsUnknownIdentity(status) ? Refusal::kIdentity : Refusal::kHandshake,
                   status);
   }
-  if (is_pending) return Close(*connection, status);  // it went by itself
+  if (is_pending) return Close(*connection, status);  // the peer left by itself
   const bool is_accepted = connection->side() == TcpConnection::Side::kAccepted;
   if (is_accepted && !absl::IsUnavailable(status)) {
     Refuse(*connection, Refusal::kMalformed, status);
@@ -382,7 +383,7 @@ void TcpLoopTransport::Complete(SendDone done, const absl::Status& status) {
   completed_.push_back({std::move(done), status});
 }
 
-// User code may do anything in here but destroy the transport.
+// Callbacks may do anything except destroy the transport.
 int TcpLoopTransport::RunCallbacks() {
   int ran = 0;
   while (!failed_.empty()) {
@@ -392,7 +393,8 @@ int TcpLoopTransport::RunCallbacks() {
     if (on_failure) on_failure(connection->failure);
     ++ran;
   }
-  // Only those of now: a callback that sends may complete at once, forever.
+  // Runs only the completions that exist now: a callback that sends may add another one
+  // each time.
   for (size_t left = completed_.size(); left > 0; --left, ++ran) {
     const Completion completion = std::move(completed_.front());
     completed_.pop_front();
@@ -437,7 +439,7 @@ TrafficCounts TcpLoopTransport::traffic() const {
 void TcpLoopTransport::Wait(absl::Duration timeout) {
   const absl::Duration sleep = std::min(timeout, MaySleep());
   if (sleep <= absl::ZeroDuration()) return;
-  // ppoll around epoll: epoll alone counts in milliseconds.
+  // Uses ppoll on the epoll descriptor, because epoll_wait counts in milliseconds.
   pollfd all = {epoll_.get(), POLLIN, 0};
   const timespec limit = absl::ToTimespec(sleep);
   ppoll(&all, 1, sleep == absl::InfiniteDuration() ? nullptr : &limit, nullptr);
@@ -445,7 +447,7 @@ void TcpLoopTransport::Wait(absl::Duration timeout) {
 
 void TcpLoopTransport::Wake() {
   const uint64_t one = 1;
-  // Fails only when a wake-up is pending already.
+  // This fails only if a wake-up is already pending.
   (void)!write(wake_.get(), &one, sizeof(one));
 }
 

@@ -1,7 +1,10 @@
-// What CreateTcpTransport (tcp.h) makes: all connections of one loop, by one epoll.
+// The implementation of CreateTcpTransport (tcp.h): all connections of one loop, with one
+// epoll descriptor.
 //
-// Progress() first takes what sockets have, calling receivers; then sends, and last calls
-// what is to be told: failures and completed sends. Send and Connect only queue.
+// Progress() first reads from sockets and calls receivers. Then it sends, and last it
+// calls the callbacks of failures and completed sends. Send and Connect only queue.
+//
+// Thread safety: see comm/transport/transport.h.
 #pragma once
 
 #include <cstdint>
@@ -65,16 +68,15 @@ class TcpLoopTransport final : public TcpTransport {
   void WriteTo(const Shared& connection);
   void ReadTheRest(const Shared& connection, const absl::Status& why);
   void WriteAll();
-  void LookAtPaced();
+  void SendPaced();
   void MarkDirty(const Shared& connection);
   void Watch(TcpConnection& connection);
   void CheckDeadlines();
-  void Remember(TcpConnection& connection);  // its deadline
-  void Forget(TcpConnection& connection);    // likewise
+  void Forget(TcpConnection& connection);  // removes its deadline
 
   void Broken(const Shared& connection, const absl::Status& status);
   void Refuse(TcpConnection& connection, Refusal refusal, const absl::Status& status);
-  // Closes the connection and completes what it still had to send.
+  // Closes the connection and completes its unsent messages with `status`.
   void Close(TcpConnection& connection, const absl::Status& status);
   void Complete(SendDone done, const absl::Status& status);
   int RunCallbacks();
@@ -88,13 +90,14 @@ class TcpLoopTransport final : public TcpTransport {
   std::unique_ptr<TlsContext> tls_;  // null for kPlain
 
   uint64_t next_id_;
-  std::map<uint64_t, Shared> connections_;  // by age
-  Crowd pending_;                           // accepted ones that have proved nothing
+  std::map<uint64_t, Shared> connections_;  // by id, so the oldest is first
+  Crowd pending_;                           // accepted connections in their handshake
   std::set<std::pair<absl::Duration, uint64_t>> deadlines_;
-  std::vector<Shared> dirty_;   // have something new to send, or were cut off sending
-  std::vector<Shared> unread_;  // were cut off reading
-  std::vector<Shared> paced_;   // let their messages wait for room on the way
-  TrafficCounts closed_;        // of connections that are closed
+  // Have something new to send, or stopped sending in the middle.
+  std::vector<Shared> dirty_;
+  std::vector<Shared> unread_;  // stopped reading in the middle
+  std::vector<Shared> paced_;   // their messages wait for room in the window
+  TrafficCounts closed_;        // totals of closed connections
   absl::Duration accept_again_ = absl::InfiniteDuration();
   uint64_t shortages_ = 0;
 
@@ -103,9 +106,9 @@ class TcpLoopTransport final : public TcpTransport {
     absl::Status status;
   };
   std::deque<Completion> completed_;
-  std::deque<Shared> failed_;  // their on_failure is still to be called
+  std::deque<Shared> failed_;  // their on_failure must still be called
   std::vector<SendDone> done_;
-  std::set<TcpEndpoint*> endpoints_;  // may outlive this
+  std::set<TcpEndpoint*> endpoints_;  // they may outlive the transport
 };
 
 // An endpoint is one end of a connection. It may outlive the transport.
@@ -129,7 +132,7 @@ class TcpEndpoint final : public Endpoint {
  private:
   friend class TcpLoopTransport;
 
-  TcpLoopTransport* transport_;  // null once it is gone
+  TcpLoopTransport* transport_;  // null once the transport is gone
   const TcpSecurity security_;
   const std::shared_ptr<TcpConnection> connection_;
 };

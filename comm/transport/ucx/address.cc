@@ -45,7 +45,8 @@ uint64_t PlaceOfThisProcess() {
   return PlaceOf(place);
 }
 
-// Not two CRCs: of texts of one length, CRCs with different seeds differ by a constant.
+// Uses one 64-bit hash instead of two CRCs: for texts of the same length, CRCs with
+// different seeds differ by a constant only.
 uint64_t PlaceOf(std::string_view description) { return JobSeed(description); }
 
 std::string EncodeAddress(const UcxAddress& address) {

@@ -1,9 +1,11 @@
-// The bytes by which peers reach a UCX transport: UCX's own worker address, sealed, and
-// with it who lives there. UCX parses addresses without looking where they end, so that a
-// damaged one must never get to it.
+// The address by which peers reach a UCX transport: UCX's own worker address with a
+// checksum, and where its process runs. UCX parses addresses without checking where they
+// end, so a damaged one must never reach it.
 //
 //   u32 magic "SLU1"      u32 CRC-32C of what follows      u64 place
 //   u32 process id        u32 zero                         UCX's bytes
+//
+// Thread safety: functions without state.
 #pragma once
 
 #include <cstddef>
@@ -16,26 +18,27 @@
 namespace syncline {
 
 struct UcxAddress {
-  // A hash of all that two processes must share to share memory: the boot, the IPC and
-  // process namespaces and the user.
+  // A hash of everything that two processes must have in common to share memory: the
+  // boot, the IPC and process namespaces, and the user.
   uint64_t place = 0;
   uint32_t process_id = 0;
   std::string worker;  // UCX's bytes
 };
 
-// Of this process.
+// Returns the place of this process.
 uint64_t PlaceOfThisProcess();
-// Of a process of which this is all that matters.
+// Returns the place of a process with this description.
 uint64_t PlaceOf(std::string_view description);
 
-// Those of UCX have a few hundred bytes; many devices make them longer, never this long.
+// UCX's addresses have a few hundred bytes. Many devices make them longer, but never this
+// long.
 inline constexpr size_t kMaxUcxAddressBytes = 4096;
 
 std::string EncodeAddress(const UcxAddress& address);
 
-// InvalidArgument unless `bytes` came from EncodeAddress unharmed, and for more than
-// kMaxUcxAddressBytes. UCX's part cannot be checked: whoever may send an address is
-// trusted with it.
+// Fails with InvalidArgument unless `bytes` is an intact result of EncodeAddress of at
+// most kMaxUcxAddressBytes. UCX's part cannot be checked: a peer that may send an address
+// is trusted in this.
 absl::StatusOr<UcxAddress> ParseAddress(const std::string& bytes);
 
 }  // namespace syncline

@@ -44,7 +44,8 @@ TEST(UcxAddress, OfMoreBytesThanMakeSenseIsInvalid) {
             absl::StatusCode::kInvalidArgument);
 }
 
-// All 64 bits: what one half says of two places must not follow from the other.
+// All 64 bits must differ: the difference of one half must not follow from that of the
+// other.
 TEST(UcxAddress, PlacesDifferInBothHalvesIndependently) {
   std::set<uint64_t> differences;
   for (int i = 0; i < 100; ++i) {

@@ -1,4 +1,4 @@
-// One UCX endpoint. It may outlive its transport, and is then closed.
+// One UCX endpoint. It may outlive its transport, and is closed then.
 #pragma once
 
 #include <ucp/api/ucp.h>
@@ -21,7 +21,8 @@ class UcxEndpoint : public Endpoint {
   ~UcxEndpoint() override;
 
   void Send(ByteView header, Payload payload, SendDone done) override;
-  // What UCX has completed, message by message; what the kernel still holds is unknown.
+  // Counts what UCX has completed, by whole messages. What the kernel still holds is
+  // unknown.
   SendState send_state() const override { return *state_; }
   bool IsLocal() const override;
   std::string Describe() const override;
@@ -29,7 +30,7 @@ class UcxEndpoint : public Endpoint {
  private:
   friend class UcxTransport;
 
-  UcxTransport* transport_;  // null once it is gone
+  UcxTransport* transport_;  // null once the transport is gone
   ConnectOptions options_;
   const uint64_t link_;
   uint64_t next_number_ = 0;
@@ -37,8 +38,9 @@ class UcxEndpoint : public Endpoint {
   const std::shared_ptr<SendState> state_ = std::make_shared<SendState>();
   ucp_ep_h handle_ = nullptr;  // null once closed or failed
   absl::Status failure_;
-  bool is_near_ = false;  // the peer is in the same place and shares memory with us
-  // The peer's process, when it lives in the same place and may be lent to; else null.
+  // The peer is in the same place and shares memory with this process.
+  bool is_near_ = false;
+  // The peer's process, if it is in the same place and may borrow. Otherwise null.
   std::shared_ptr<const ProcessWatch> neighbour_;
 };
 

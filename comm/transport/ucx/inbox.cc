@@ -7,8 +7,8 @@
 namespace syncline {
 namespace {
 
-// Senders do not say goodbye. Two links for each possible peer leave room for the ones
-// that went.
+// Links are never closed, since senders do not say when they leave. Twice the number of
+// possible peers leaves room for those that left.
 constexpr size_t kMaxLinks = 2 * (kMaxWorkers + kMaxServers * kMaxEngineThreads / 8);
 
 // A peer that sends this much ahead of a message that never comes is broken or hostile.

@@ -1,8 +1,6 @@
-// Puts arrivals back into the order in which each link sent them. An arrival is announced
-// when its header is seen, settled when its payload is there or was refused, and handed
-// out when all that its link sent before it was.
-//
-// Thread safety: none.
+// Puts messages back into the order in which each link sent them. A message is announced
+// when its header arrives. It is settled when its payload has arrived or was refused. It
+// is handed out after everything that its link sent before.
 #pragma once
 
 #include <cstdint>
@@ -24,19 +22,20 @@ struct Arrival {
 
   WireHeader wire;
   Buffer payload;
-  Landed borrowed;  // instead of `payload`, when its body has an owner
+  Landed borrowed;  // used instead of `payload` if the body has an owner
   State state = State::kArriving;
 };
 
 class Inbox {
  public:
-  // Refused (false): a message that its link sent before, or one too far ahead.
+  // Returns false, and refuses the message, if its link has sent this number before or if
+  // the number is too far ahead.
   bool Announce(const std::shared_ptr<Arrival>& arrival);
 
-  // The state of `arrival` is final now.
+  // Tells that the state of `arrival` is final.
   void Settle(const Arrival& arrival);
 
-  // The next whole message; null when there is none.
+  // Returns the next complete message, or null if there is none.
   std::shared_ptr<Arrival> Next();
 
   bool empty() const { return ready_.empty(); }
@@ -51,7 +50,7 @@ class Inbox {
   Link& LinkOf(uint64_t name);
 
   std::unordered_map<uint64_t, Link> links_;
-  std::list<uint64_t> uses_;  // all links, the one used last at the end
+  std::list<uint64_t> uses_;  // all links, the most recently used last
   std::deque<std::shared_ptr<Arrival>> ready_;
 };
 

@@ -12,8 +12,8 @@
 namespace syncline {
 namespace {
 
-// "#   lane[0]:  5:sysv/memory.0 md[3] -> ..." becomes "sysv/memory"; UCX numbers its
-// devices' paths.
+// Returns "sysv/memory" for "#   lane[0]:  5:sysv/memory.0 md[3] -> ..."; the number at
+// the end is UCX's path of the device.
 std::string LaneOf(const std::string& line) {
   std::istringstream words(line.substr(line.find("]:") + 2));
   std::string name;
@@ -26,7 +26,7 @@ void AddOnce(std::vector<std::string>& all, std::string one) {
   if (std::find(all.begin(), all.end(), one) == all.end()) all.push_back(std::move(one));
 }
 
-// What `print` writes to the stream that it is given.
+// Returns what `print` writes to the stream that it gets.
 template <typename Print>
 std::string TextOf(Print print) {
   char* text = nullptr;
@@ -51,7 +51,7 @@ std::vector<std::string> ParseLanes(const std::string& info) {
   return lanes;
 }
 
-// "#      resource 1  :  md 1  dev 1  flags -- tcp/lo" has "tcp/lo".
+// The line "#      resource 1  :  md 1  dev 1  flags -- tcp/lo" names "tcp/lo".
 std::vector<std::string> ParseResources(const std::string& info) {
   std::vector<std::string> resources;
   std::istringstream lines(info);

@@ -1,5 +1,7 @@
-// Which transports UCX chose for an endpoint, and among which. UCX 1.13 has no call for it,
-// only texts for humans.
+// Tells which of its transports UCX chose for an endpoint, and which it can choose from.
+// UCX 1.13 has no call for this and only prints text for people, which is parsed here.
+//
+// Thread safety: functions without state.
 #pragma once
 
 #include <ucp/api/ucp.h>
@@ -9,18 +11,19 @@
 
 namespace syncline {
 
-// "sysv/memory", "tcp/lo", "rc_mlx5/mlx5_0:1", each once, in UCX's order. Takes tens of
-// microseconds: for humans, not for the data path.
+// Returns the lanes of an endpoint, such as "sysv/memory", "tcp/lo" and
+// "rc_mlx5/mlx5_0:1", each once and in UCX's order. Takes tens of microseconds, so it is
+// not for the data path.
 std::vector<std::string> LanesOf(ucp_ep_h endpoint);
 
-// The same from the text of ucp_ep_print_info.
+// Returns the same from the text of ucp_ep_print_info.
 std::vector<std::string> ParseLanes(const std::string& info);
 
-// What endpoints of a context are made of, "posix/memory", "tcp/eth0", each once. Empty
-// where UCX writes it otherwise than expected.
+// Returns what a context can build endpoints from, such as "posix/memory" and "tcp/eth0",
+// each once. Empty if UCX prints it in an unknown form.
 std::vector<std::string> ResourcesOf(ucp_context_h context);
 
-// The same from the text of ucp_context_print_info.
+// Returns the same from the text of ucp_context_print_info.
 std::vector<std::string> ParseResources(const std::string& info);
 
 }  // namespace syncline

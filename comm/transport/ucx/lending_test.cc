@@ -37,7 +37,7 @@ class Lending : public ::testing::Test {
  protected:
   std::unique_ptr<Transport> Create(Receiver& receiver) {
     UcxOptions options;
-    options.keepalive = absl::Hours(1);  // UCX shall not be the one who notices
+    options.keepalive = absl::Hours(1);  // UCX must not be the one that notices
     options.arena = arena_;
     return *CreateUcxTransport(options, receiver);
   }
@@ -46,7 +46,7 @@ class Lending : public ::testing::Test {
     return *lender_->Connect(borrower_->address(), std::move(options));
   }
 
-  // Memory of the arena with random contents.
+  // Returns memory of the arena with random contents.
   Slice Random(size_t bytes, uint64_t seed) {
     std::shared_ptr<std::byte> memory = arena_->Allocate(bytes);
     EXPECT_NE(memory, nullptr);
@@ -156,7 +156,7 @@ TEST_F(Lending, ATensorOfTheProgramIsReadInPlaceBehindItsHead) {
   ASSERT_EQ(landed.head.size, head.size());
   EXPECT_EQ(std::memcmp(landed.head.data, head.data(), head.size()), 0);
   ASSERT_EQ(landed.body.size, 4 * kMiB);
-  tensor.get()[kMiB] = std::byte{6};  // it is no copy
+  tensor.get()[kMiB] = std::byte{6};  // the peer reads this memory, not a copy
   EXPECT_EQ(landed.body.data[kMiB], std::byte{6});
   EXPECT_TRUE(outcomes_.empty());
   receiver_.borrowed.clear();
@@ -230,7 +230,7 @@ TEST_F(Lending, TheEndOfAPeerIsNoticedAtOnceAndItsLoansComeBack) {
   const auto endpoint = *lender_->Connect(
       peer.address(), {.on_failure = [&](const absl::Status&) { ++failures; }});
   endpoint->Send(Bytes("hello"), {}, nullptr);
-  kill(peer.process(), SIGSTOP);  // hears of the loans, and never returns them
+  kill(peer.process(), SIGSTOP);  // receives the loans but never returns them
   for (int i = 0; i < 3; ++i) {
     endpoint->Send(Bytes("lent"), {Random(5 * kMiB - 10000, i)}, Into(outcomes_));
   }

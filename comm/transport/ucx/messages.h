@@ -1,5 +1,4 @@
-// What travels in front of a Syncline header between two UCX transports, and the state of
-// one send and of one arrival.
+// The bytes that precede a Syncline header between two UCX transports.
 #pragma once
 
 #include <array>
@@ -17,21 +16,21 @@ namespace syncline {
 
 // Ids of UCX active messages; part of the wire format.
 enum UcxMessageId : unsigned {
-  kUcxCopied = 1,  // the payload follows, by whatever protocol UCX chooses
-  // A Loan follows: the payload lies in shared memory, but for what follows the loan and
-  // comes before it.
+  kUcxCopied = 1,  // the payload follows, by the protocol that UCX chooses
+  // A Loan follows. The payload lies in shared memory, except its first bytes, which
+  // follow the loan.
   kUcxLent = 2,
 };
 
-// UCX may complete a large message after a small one that was sent later; the number of
-// the message on its link puts them in order again.
+// UCX may complete a large message after a small one that was sent later. The number of a
+// message on its link restores the order.
 struct LinkPrefix {
-  uint64_t link = 0;  // random: names the sender's endpoint
+  uint64_t link = 0;  // random name of the sender's endpoint
   uint64_t number = 0;
 };
 static_assert(sizeof(LinkPrefix) == 16);
 
-// The header as UCX carries it.
+// The header as UCX sends it: a LinkPrefix and Syncline's header.
 class WireHeader {
  public:
   static constexpr size_t kMaxBytes = sizeof(LinkPrefix) + kMessageHeaderBytes;

@@ -7,7 +7,8 @@
 namespace syncline {
 
 std::shared_ptr<const ProcessWatch> ProcessWatch::Open(uint32_t process_id) {
-  // By number: glibc 2.36 declares pidfd_open in a header that other C libraries lack.
+  // Calls by number: glibc 2.36 declares pidfd_open in a header that other C libraries do
+  // not have.
   const long fd = syscall(SYS_pidfd_open, static_cast<pid_t>(process_id), 0);
   if (fd < 0) return nullptr;
   return std::shared_ptr<const ProcessWatch>(new ProcessWatch(static_cast<int>(fd)));

@@ -1,8 +1,6 @@
-// Tells when a process of this host has ended, also by SIGKILL and at once, which UCX
-// notices late. Holds a pidfd: the number of an ended process that the system gives away
-// again does not mislead it.
-//
-// Thread safety: any thread.
+// Tells when a process of this host has ended, at once and even after SIGKILL; UCX
+// notices it late. It holds a pidfd, so it is not misled if the system reuses the number
+// of an ended process.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +10,7 @@ namespace syncline {
 
 class ProcessWatch {
  public:
-  // Null when there is no such process, or the kernel has no pidfds.
+  // Returns null if there is no such process, or the kernel has no pidfds.
   static std::shared_ptr<const ProcessWatch> Open(uint32_t process_id);
   ~ProcessWatch();
 
@@ -21,7 +19,7 @@ class ProcessWatch {
 
   bool Ended() const;
 
-  // Readable once the process has ended.
+  // The descriptor is readable once the process has ended.
   int fd() const { return fd_; }
 
  private:

@@ -13,7 +13,7 @@ namespace syncline {
 namespace {
 
 constexpr char kDevShm[] = "/dev/shm";
-// Docker's default. A transport takes 4.1 MiB, and is not alone there.
+// Docker's default size. A transport takes 4.1 MiB, and other programs use /dev/shm too.
 constexpr uint64_t kSmallDevShm = uint64_t{64} << 20;
 
 constexpr unsigned kUserOnly = 0600;
@@ -25,7 +25,7 @@ struct statvfs QueryDevShm() {
   return info;
 }
 
-// False when others had no right, or the segment is not this process's to change.
+// Returns false if others had no access, or this process may not change the segment.
 bool TakeFromGroup(int segment) {
   shmid_ds state = {};
   if (shmctl(segment, IPC_STAT, &state) != 0) return false;

@@ -1,11 +1,13 @@
-// What UCX's queues between processes of one host are made of, so that nobody but their
-// user can open them.
+// The memory of UCX's queues between processes of one host. Only their user must be able
+// to open it.
 //
-// POSIX segments have mode 0600, and live in /dev/shm. System V segments need no room
-// there, but UCX makes them with 0660: whoever is in the group can read and write what
-// passes. They are for hosts whose /dev/shm is small (containers have 64 MiB unless told
-// otherwise, which data loaders fill), and are taken from the group as soon as they are
-// there.
+// POSIX segments have mode 0600 and use space in /dev/shm. System V segments do not, but
+// UCX makes them with mode 0660, so that everyone in the group could read and write
+// messages. They are for hosts with a small /dev/shm, such as containers: these have 64
+// MiB by default, which data loaders fill. Their group loses access as soon as they
+// exist.
+//
+// Thread safety: functions without state.
 #pragma once
 
 #include <cstdint>
@@ -14,17 +16,17 @@ namespace syncline {
 
 enum class QueueMemory { kPosix, kSysv };
 
-// By how much /dev/shm can hold: the same for all processes of a host, which must agree.
-// What is free changes from one to the next.
+// Chooses by the size of /dev/shm, not by its free space. All processes of a host must
+// choose the same, and the free space changes from one to the next.
 QueueMemory QueueMemoryFor(uint64_t dev_shm_bytes);
 
-// What /dev/shm can hold; 0: there is none.
+// Returns the size of /dev/shm. 0: there is none.
 uint64_t DevShmBytes();
-// What it has left.
+// Returns the free space of /dev/shm.
 uint64_t FreeDevShmBytes();
 
-// The System V segments that this process has made are its user's alone from now on.
-// Returns of how many others had the right before.
+// Removes the access of other users to System V segments that this process has made.
+// Returns how many segments others could access before.
 int TakeSegmentsFromGroup();
 
 }  // namespace syncline

@@ -1,4 +1,4 @@
-// Whom the memory of UCX's queues is open to.
+// Which users can open the memory of UCX's queues.
 #include "comm/transport/ucx/queue_memory.h"
 
 #include <fcntl.h>
@@ -52,7 +52,7 @@ TEST(QueueMemory, TakesSegmentsFromTheGroup) {
   EXPECT_EQ(TakeSegmentsFromGroup(), 0);
 }
 
-// System V segments that this process made.
+// Returns the System V segments that this process made.
 std::vector<int> OwnSegments() {
   std::vector<int> own;
   std::ifstream table("/proc/sysvipc/shm");
@@ -68,7 +68,7 @@ std::vector<int> OwnSegments() {
   return own;
 }
 
-// Paths by which other processes open the POSIX segments of this one.
+// Returns paths by which other processes can open the POSIX segments of this one.
 std::vector<std::string> OwnFiles() {
   std::vector<std::string> own;
   const std::string folder = absl::StrCat("/proc/", getpid(), "/fd");
@@ -80,7 +80,7 @@ std::vector<std::string> OwnFiles() {
   return own;
 }
 
-// How many of them a process of another user can open.
+// Returns how many of them a process of another user can open.
 int OpenedAs(uid_t user, gid_t group) {
   const std::vector<int> segments = OwnSegments();
   std::vector<std::string> files = OwnFiles();
@@ -153,7 +153,7 @@ TEST_P(Queues, CannotBeOpenedByAnotherUserOrGroup) {
   EXPECT_EQ(OpenedAs(kNobody, kNobody), 0) << "another group";
 }
 
-// What is chosen where the user does not choose.
+// The choice if the user does not choose.
 TEST(QueueMemory, IsPrivateByDefaultForEveryReach) {
   for (const Reach reach : {Reach::kHostOnly, Reach::kRdma, Reach::kNetwork}) {
     RecordingReceiver receiver;

@@ -1,4 +1,5 @@
-// One message on its way out: all that must stay put until UCX is done with it.
+// One message that is being sent: everything that must stay in memory until UCX is done
+// with it.
 #pragma once
 
 #include <ucp/api/ucp.h>
@@ -25,16 +26,17 @@ struct UcxSend {
 
   WireHeader wire;
   Payload payload;
-  std::vector<ucp_dt_iov_t>
-      pieces;  // the payload in UCX's words, when it has several slices
+  // The payload in UCX's form, if it has several slices.
+  std::vector<ucp_dt_iov_t> pieces;
   SendDone done;
   UcxTransport* transport = nullptr;
-  UcxEndpoint* endpoint = nullptr;  // valid while an endpoint of that link is there
-  bool copied = false;  // what is lent is our copy: the caller's memory is free already
-  std::optional<Lending> lending;        // set when the payload is not sent but lent
-  std::vector<std::byte> loan_and_head;  // what is sent then
+  UcxEndpoint* endpoint = nullptr;  // valid while an endpoint with this link exists
+  // The lent memory is a copy; the caller's memory is free already.
+  bool copied = false;
+  std::optional<Lending> lending;        // set if the payload is lent
+  std::vector<std::byte> loan_and_head;  // the bytes that are sent in that case
 
-  // REQUIRES: it is lent, but for the head.
+  // Fills loan_and_head. REQUIRES: the payload after the head is lent.
   void Announce(const Payload& head) {
     const auto loan = std::as_bytes(std::span(&lending->loan, 1));
     loan_and_head.assign(loan.begin(), loan.end());

@@ -53,20 +53,20 @@ void* Sleeper::Ended() const {
 }
 
 void Sleeper::Sleep(absl::Duration timeout) {
-  // ppoll around epoll: epoll alone counts in milliseconds.
+  // Uses ppoll on the epoll descriptor, because epoll_wait counts in milliseconds.
   pollfd all = {epoll_fd_, POLLIN, 0};
   const timespec limit = absl::ToTimespec(std::max(timeout, absl::ZeroDuration()));
   if (ppoll(&all, 1, timeout == absl::InfiniteDuration() ? nullptr : &limit, nullptr) >
       0) {
     uint64_t wakes;
-    (void)!read(wake_fd_, &wakes, sizeof(wakes));  // it does not block
+    (void)!read(wake_fd_, &wakes, sizeof(wakes));  // does not block
   }
 }
 
 void Sleeper::Wake() {
   const uint64_t one = 1;
-  (void)!write(wake_fd_, &one,
-               sizeof(one));  // fails only when a wake-up is pending already
+  // This fails only if a wake-up is already pending.
+  (void)!write(wake_fd_, &one, sizeof(one));
 }
 
 }  // namespace syncline

@@ -1,7 +1,5 @@
-// What a transport sleeps on: UCX's descriptor, wake-ups from other threads, and the ends
-// of peer processes.
-//
-// Thread safety: Wake() any thread, the rest one thread.
+// The events that end a transport's sleep: UCX's descriptor, wake-ups from other threads,
+// and ends of peer processes.
 #pragma once
 
 #include <functional>
@@ -20,17 +18,18 @@ class Sleeper {
   Sleeper(const Sleeper&) = delete;
   Sleeper& operator=(const Sleeper&) = delete;
 
-  // Ends the sleep whenever `fd` is readable.
+  // Makes `fd` end the sleep whenever it is readable.
   void Add(int fd);
 
-  // Ends the sleep as well, and Ended() returns `tag` from then on until Unwatch.
+  // Makes `fd` end the sleep too. Once it is readable, Ended() returns `tag` until
+  // Unwatch.
   void Watch(int fd, void* tag);
   void Unwatch(int fd);
 
-  // The tag of one watched descriptor that is readable, or null. Does not wait.
+  // Returns the tag of one watched descriptor that is readable, or null. Does not wait.
   void* Ended() const;
 
-  // Until something is readable, Wake() was called, or `timeout` passed.
+  // Sleeps until something is readable, Wake() is called, or `timeout` has passed.
   void Sleep(absl::Duration timeout);
 
   void Wake();
@@ -40,7 +39,7 @@ class Sleeper {
       : epoll_fd_(epoll_fd), ends_fd_(ends_fd), wake_fd_(wake_fd) {}
 
   const int epoll_fd_;
-  const int ends_fd_;  // the watched ones; lies in epoll_fd_
+  const int ends_fd_;  // the watched descriptors; part of epoll_fd_
   const int wake_fd_;
 };
 

@@ -15,18 +15,19 @@
 namespace syncline {
 namespace {
 
-// Progress() returns after this many rounds even when more arrives, so that timers and
-// posted work of the loop get their turn.
+// Progress() returns after this many rounds even if more arrives, so that timers and
+// posted tasks of the loop get their turn.
 constexpr int kMaxRounds = 64;
 
-// A borrower that cannot ring our bell, see bell.h, still returns. While something is
+// A borrower that cannot ring our bell (bell.h) still returns loans. While something is
 // lent, no sleep is longer than this.
 constexpr absl::Duration kLongestSleepOnLoans = absl::Milliseconds(20);
 
-// Dead neighbours may have lent a gigabyte each.
+// How often memory of dead lenders is looked for: each may have lent a gigabyte.
 constexpr absl::Duration kLookForOrphansEvery = absl::Seconds(1);
 
-// A loop that never sleeps asks so seldom whether the processes of its peers have ended.
+// A loop that never sleeps checks only once in this many rounds whether peer processes
+// have ended.
 constexpr uint32_t kRoundsPerLook = 1024;
 
 std::mt19937_64 RandomlySeeded() {
@@ -87,13 +88,13 @@ UcxTransport::~UcxTransport() {
   }
   FinishWithUcx();
   worker_.reset();
-  RunCallbacks();  // nobody calls Progress() after this
+  RunCallbacks();  // there is no Progress() after this
 }
 
-// Forced closes finish over the next rounds, though UCX calls them done at once. And
-// UCX 1.13 aborts the process when a worker goes that is still fetching: a fetch ends
-// when its data came or its sender's death was noticed; for the case that neither
-// happens, a worker left behind is the smaller evil.
+// Forced closes take some more rounds, although UCX reports them as done at once. In
+// addition, UCX 1.13 aborts the process if a worker is destroyed while it fetches. A
+// fetch ends when its data has come or its sender's death was noticed. If neither
+// happens, the worker is left behind, which does less harm.
 void UcxTransport::FinishWithUcx() {
   for (int round = 0; round < kMaxRounds; ++round) ucp_worker_progress(worker_->handle());
   const SteadyClock clock;
@@ -144,8 +145,8 @@ int UcxTransport::Progress() {
   return events + RunCallbacks();
 }
 
-// User code may do anything in here but destroy the transport, so every queue is read
-// from the front each time anew.
+// Callbacks may do anything except destroy the transport. Each queue is therefore read
+// from its front every time.
 int UcxTransport::RunCallbacks() {
   int ran = 0;
   while (const std::shared_ptr<Arrival> arrival = inbox_.Next()) {
@@ -156,7 +157,8 @@ int UcxTransport::RunCallbacks() {
     }
     ++ran;
   }
-  // Only those of now: a callback that sends again may complete again at once, for ever.
+  // Runs only the completions that exist now: a callback that sends may add another one
+  // each time.
   for (size_t left = completed_.size(); left > 0; --left, ++ran) {
     const Completion completion = std::move(completed_.front());
     completed_.pop_front();
@@ -187,13 +189,14 @@ void UcxTransport::Wait(absl::Duration timeout) {
   LookForEnds();
 }
 
-// One at a time: the others are seen again until they are disconnected.
+// Handles one at a time. The others are reported again until they are disconnected.
 void UcxTransport::LookForEnds() {
   void* ended = sleeper_->Ended();
   if (ended != nullptr) Fail(*static_cast<UcxEndpoint*>(ended), "its process ended");
 }
 
-// Nobody says that a lender's memory is gone.
+// There is no event when a lender's memory is gone, so it is looked for from time to
+// time.
 void UcxTransport::DetachOrphansSometimes() {
   const absl::Duration now = clock_.Now();
   if (now - looked_for_orphans_at_ < kLookForOrphansEvery) return;

@@ -1,8 +1,12 @@
-// UcxTransport: the Transport over one UcxWorker. Built by CreateUcxTransport (ucx.h).
+// UcxTransport implements Transport with one UcxWorker. CreateUcxTransport (ucx.h) makes
+// it.
 //
-// UCX calls back from deep inside itself. Those callbacks only take note (and land
-// payloads); user code runs afterwards, from Progress(), where it may send, connect and
-// close as it likes. The one exception is Receiver::Allocate, which UCX needs at once.
+// UCX calls back from deep inside its own code. These callbacks only record what
+// happened, and land payloads. User code runs later, from Progress(), where it may send,
+// connect and close as it likes. The only exception is Receiver::Allocate, whose result
+// UCX needs at once.
+//
+// Thread safety: see comm/transport/transport.h.
 #pragma once
 
 #include <ucp/api/ucp.h>
@@ -52,7 +56,7 @@ class UcxTransport : public Transport {
                const UcxOptions& options);
   absl::Status Open();
 
-  // What UCX calls.
+  // Callbacks of UCX.
   static ucs_status_t OnLentMessage(void* self, const void* header, size_t header_bytes,
                                     void* data, size_t bytes,
                                     const ucp_am_recv_param_t* param);
@@ -63,8 +67,7 @@ class UcxTransport : public Transport {
   static void OnSent(void* request, ucs_status_t status, void* send);
   static void OnEndpointError(void* endpoint, ucp_ep_h handle, ucs_status_t status);
 
-  // Receiving.
-  // Null when the message is refused.
+  // Receiving. Announce returns null if the message is refused.
   std::shared_ptr<Arrival> Announce(ByteView wire);
   void Borrow(ByteView wire, const Loan& loan, ByteView head);
   ucs_status_t Land(ByteView wire, void* data, size_t bytes, uint64_t attributes);
@@ -78,7 +81,8 @@ class UcxTransport : public Transport {
   void SendOn(UcxEndpoint& endpoint, std::unique_ptr<UcxSend> send);
   void Lend(UcxSend& send);
   void Sent(std::unique_ptr<UcxSend> send, absl::Status status);
-  // Null once it is closed. An address alone may be another endpoint's by now.
+  // Returns null if the endpoint is closed. The address alone would not be enough: by now
+  // another endpoint may have it.
   UcxEndpoint* EndpointOf(const UcxSend& send) const;
   void Completed(SendDone done, absl::Status status);
   void TakeBackLoans();
@@ -88,7 +92,7 @@ class UcxTransport : public Transport {
 
   absl::Status SetHandler(UcxMessageId id, ucp_am_recv_callback_t handler);
   void Fail(UcxEndpoint& endpoint, absl::string_view why);
-  // Ends all that UCX and the sleeper know of `endpoint`.
+  // Closes `endpoint` in UCX and in the sleeper.
   void Disconnect(UcxEndpoint& endpoint, const absl::Status& reason);
   void CloseHandle(ucp_ep_h handle);
   void FreeClosedHandles();
@@ -107,7 +111,7 @@ class UcxTransport : public Transport {
   std::shared_ptr<SharedArena> arena_;
   SharedBorrower borrower_;
   std::unique_ptr<Sleeper> sleeper_;
-  std::unique_ptr<Bell> bell_;  // rung when a loan is returned while we sleep
+  std::unique_ptr<Bell> bell_;  // rung when a loan is returned while this side sleeps
   const uint64_t place_ = PlaceOfThisProcess();
   std::mt19937_64 random_;
 
@@ -117,10 +121,11 @@ class UcxTransport : public Transport {
     absl::Status status;
   };
   std::deque<Completion> completed_;
-  std::vector<std::unique_ptr<UcxSend>> lent_;  // until the peer returns them
+  // Loans that the peer has not returned yet.
+  std::vector<std::unique_ptr<UcxSend>> lent_;
   std::set<UcxEndpoint*> endpoints_;
-  std::vector<UcxEndpoint*> failed_;  // their on_failure is still to be called
-  std::vector<void*> closing_;        // UCX's requests for closing handles
+  std::vector<UcxEndpoint*> failed_;  // their on_failure must still be called
+  std::vector<void*> closing_;        // UCX's requests to close handles
   const SteadyClock clock_;
   absl::Duration looked_for_orphans_at_;
   uint32_t rounds_ = 0;

@@ -1,4 +1,5 @@
-// The receiving half of UcxTransport: lands and fetches copies, borrows loans.
+// The receiving half of UcxTransport: lands and fetches copied payloads, and borrows lent
+// ones.
 #include <bit>
 #include <cstring>
 #include <utility>
@@ -71,9 +72,8 @@ void UcxTransport::Borrow(ByteView wire, const Loan& loan, ByteView head) {
   Settle(*arrival, Arrival::State::kWhole);
 }
 
-// Whatever is wrong with a message, UCX hears OK, which drops it and completes the send:
-// an error would take the sender's endpoint down for a message that was merely not
-// wanted.
+// Returns OK to UCX even if the message is refused: UCX then drops it and completes the
+// send. An error would close the sender's endpoint because of a single refused message.
 ucs_status_t UcxTransport::Land(ByteView wire, void* data, size_t bytes,
                                 uint64_t attributes) {
   std::shared_ptr<Arrival> arrival = Announce(wire);
@@ -107,7 +107,8 @@ void UcxTransport::Settle(Arrival& arrival, Arrival::State state) {
   inbox_.Settle(arrival);
 }
 
-// A hostile peer must not fill the log: the 1st, 2nd, 4th, 8th... are told.
+// Logs only the 1st, 2nd, 4th, 8th... refusal, so that a hostile peer cannot fill the
+// log.
 void UcxTransport::Refused(const absl::Status& reason) {
   if (!std::has_single_bit(++refused_)) return;
   log_.Warning("message refused", {{"reason", reason.ToString()}, {"refused", refused_}});

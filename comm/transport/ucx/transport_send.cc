@@ -12,7 +12,7 @@
 namespace syncline {
 namespace {
 
-// Below, two copies through the cache cost less than the borrower's bookkeeping.
+// Smaller payloads are cheaper to copy twice through the cache than to lend.
 constexpr size_t kSmallestLoan = 8192;
 
 }  // namespace
@@ -33,7 +33,8 @@ void UcxTransport::SendOn(UcxEndpoint& endpoint, std::unique_ptr<UcxSend> send) 
   param.user_data = send.get();
   ucs_status_ptr_t request = nullptr;
   if (send->lending.has_value()) {
-    // The receiver finds it in the message, however small the user's UCX_RNDV_THRESH.
+    // Eager: the receiver must find the loan in the message, even if the user's
+    // UCX_RNDV_THRESH is small.
     param.op_attr_mask |= UCP_OP_ATTR_FIELD_FLAGS;
     param.flags = UCP_AM_SEND_FLAG_EAGER;
     request =
@@ -61,10 +62,10 @@ void UcxTransport::SendOn(UcxEndpoint& endpoint, std::unique_ptr<UcxSend> send) 
   }
 }
 
-// Also what does not lie in the arena is lent, after one copy. UCX would copy it in
-// pieces of 8 KiB, for each of which the two processes take turns, which costs context
-// switches where cores are few; and a sender killed in the middle of a piece stops the
-// receiver's queue for ever, for all its peers.
+// Payloads outside the arena are lent too, after one copy. UCX would copy them in pieces
+// of 8 KiB, and the two processes would take turns for each piece, which costs context
+// switches if there are few cores. Also, a sender that is killed in the middle of a piece
+// stops the receiver's queue forever, for all its peers.
 void UcxTransport::Lend(UcxSend& send) {
   if (const std::optional<LentParts> parts = PartsToLend(send.payload)) {
     send.lending = arena_->Lend(parts->body, bell_->name());
@@ -102,15 +103,16 @@ UcxEndpoint* UcxTransport::EndpointOf(const UcxSend& send) const {
 
 void UcxTransport::Sent(std::unique_ptr<UcxSend> send, absl::Status status) {
   UcxEndpoint* const endpoint = EndpointOf(*send);
-  // Its number is used: the receiver would wait for it forever, and with it for all that
-  // follows.
+  // The message's number is used up. The receiver would wait for it forever, and for
+  // everything after it.
   if (!status.ok() && endpoint != nullptr) {
     Fail(*endpoint, std::string(status.message()));
   }
   if (!send->lending.has_value())
     return Completed(std::move(send->done), std::move(status));
   if (!status.ok()) {
-    send->lending->Reclaim();  // UCX never let go of the message: the peer does not know
+    // UCX did not send the message, so the peer does not know of the loan.
+    send->lending->Reclaim();
     return Completed(std::move(send->done), std::move(status));
   }
   if (send->copied) Completed(std::exchange(send->done, nullptr), absl::OkStatus());
@@ -140,7 +142,8 @@ void UcxTransport::AbandonLoans(const UcxEndpoint& endpoint, const absl::Status&
   });
 }
 
-// The caller hears at once; the memory stays reserved while the peer may be reading it.
+// Tells the caller at once, and keeps the memory reserved while the peer may still read
+// it.
 void UcxTransport::Abandon(UcxSend& send, std::shared_ptr<const ProcessWatch> peer,
                            const absl::Status& status) {
   arena_->KeepUntilReturned(

@@ -13,7 +13,7 @@
 namespace syncline {
 namespace {
 
-// UCX_TLS: names, or after a ^ those that are not to be used.
+// The value of UCX_TLS: names to use, or after a '^' names not to use.
 struct Wish {
   bool excludes = false;
   std::vector<std::string> names;
@@ -46,8 +46,8 @@ TransportChoice ChooseInsideHost(QueueMemory memory, const Wish& wish) {
   return choice;
 }
 
-// Letters as the names of UCX's transports have them. No * that could match "tcp" in some
-// version of UCX, and no \tcp, which is another way to write it.
+// Accepts only characters of UCX's transport names. It refuses '*', which could match
+// "tcp" in some version of UCX, and "\tcp", which is another way to write it.
 bool IsPlainName(absl::string_view name) {
   return std::all_of(name.begin(), name.end(), [](char c) {
     return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_';
@@ -110,8 +110,8 @@ absl::Status CheckResources(Reach reach, const std::vector<std::string>& resourc
     if (reach == Reach::kHostOnly ? !IsOfOneHost(transport) : transport == "tcp") {
       return absl::FailedPreconditionError(
           absl::StrCat("UCX uses ", resource,
-                       ", by which strangers could end this process; unset the UCX_* "
-                       "variables, and look for a ucx.conf"));
+                       ", through which strangers could end this process; unset the "
+                       "UCX_* variables, and look for a ucx.conf"));
     }
   }
   const bool has_rdma = std::any_of(resources.begin(), resources.end(), IsRdma);

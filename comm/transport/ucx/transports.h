@@ -1,7 +1,11 @@
-// Which of UCX's transports are used: what `reach` allows, and of that what the user wants.
+// Chooses which of UCX's transports are used: those that `reach` allows, and among them
+// those that the user wants.
 //
-// Whoever can reach a socket of UCX's can end the process (README.md). UCX_TLS is set for
-// whole clusters, for MPI's sake, so it must neither open one here nor stop anybody.
+// A peer that can reach a socket of UCX can end this process (README.md). Clusters set
+// UCX_TLS for MPI on all hosts, so it must neither open a socket here nor stop the
+// program.
+//
+// Thread safety: functions without state.
 #pragma once
 
 #include <string>
@@ -14,16 +18,17 @@
 namespace syncline {
 
 struct TransportChoice {
-  std::string tls;                   // as UCX takes it: "posix,self", "^cma,tcp,sysv"
-  std::vector<std::string> ignored;  // what the user named and does not get
+  std::string tls;                   // in UCX's form: "posix,self", "^cma,tcp,sysv"
+  std::vector<std::string> ignored;  // names that the user gave and that are not used
 };
 
-// `wanted` is the user's UCX_TLS; null: not set. `memory` is taken unless that names another.
+// `wanted` is the user's UCX_TLS. Null: not set. `memory` applies unless the user names
+// the other kind.
 TransportChoice ChooseTransports(Reach reach, QueueMemory memory, const char* wanted);
 
-// Whether what UCX then has ("posix/memory", "tcp/lo", as ResourcesOf says) is what `reach`
-// promises: inside a host nothing but shared memory, with kRdma a device for it and no TCP.
-// The error says what to do.
+// Checks what UCX then has ("posix/memory", "tcp/lo", as ResourcesOf returns it) against
+// `reach`: inside a host nothing but shared memory, and with kRdma an RDMA device and no
+// TCP. The error says what to do.
 absl::Status CheckResources(Reach reach, const std::vector<std::string>& resources);
 
 }  // namespace syncline

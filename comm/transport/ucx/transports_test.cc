@@ -12,6 +12,7 @@
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/numbers.h"
+#include "comm/base/temp_directory.h"
 #include "comm/transport/recording_receiver.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -96,11 +97,11 @@ TEST(Resources, AreWhatTheReachPromises) {
               AllOf(HasSubstr("no RDMA device"), HasSubstr("self/memory0 posix/memory"),
                     HasSubstr("--data-plane tls")));
   EXPECT_EQ(check(Reach::kNetwork, {"tcp/lo"}), "");
-  // A UCX that writes what it has in another way: then the list of names is relied upon.
+  // If UCX prints its resources in another form, the list of names is relied upon.
   EXPECT_EQ(check(Reach::kHostOnly, {}), "");
 }
 
-// Sockets of this process by which somebody could come in.
+// Returns the number of listening sockets of this process.
 int Listening() {
   int count = 0;
   for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
@@ -113,7 +114,7 @@ int Listening() {
   return count;
 }
 
-// With UCX_TLS, and nothing of the tests after it.
+// Sets UCX_TLS for one test.
 class WithUcxTls {
  public:
   explicit WithUcxTls(const char* value) { setenv("UCX_TLS", value, 1); }
@@ -137,12 +138,9 @@ TEST(Transports, ListenNowhereInsideAHostWhateverUcxTlsSays) {
 }
 
 TEST(Transports, ListenNowhereInsideAHostWhateverUcxConfSays) {
-  char folder[] = "/tmp/ucx_conf_XXXXXX";
-  ASSERT_NE(mkdtemp(folder), nullptr);
-  const absl::Cleanup remove = [&] { std::filesystem::remove_all(folder); };
-  std::ofstream(std::string(folder) + "/ucx.conf")
-      << "UCX_TLS=all\nUCX_NET_DEVICES=all\n";
-  setenv("UCX_CONFIG_DIR", folder, 1);
+  const TempDirectory folder;
+  std::ofstream(folder.File("ucx.conf")) << "UCX_TLS=all\nUCX_NET_DEVICES=all\n";
+  setenv("UCX_CONFIG_DIR", folder.path().c_str(), 1);
   const absl::Cleanup unset = [] { unsetenv("UCX_CONFIG_DIR"); };
   RecordingReceiver receiver;
   const auto transport = CreateUcxTransport({}, receiver);

@@ -1,11 +1,11 @@
-// UCX active messages over shared memory or RDMA, whichever UCX finds best between two
-// peers. Small payloads travel with the header,
-// large ones by rendezvous.
+// A Transport with UCX active messages, over shared memory or RDMA, as UCX finds best
+// between two peers. Small payloads travel with the header, large ones by rendezvous or
+// as loans (shared_arena.h).
 //
-// Security: UCX trusts whoever can reach its sockets (README.md). kHostOnly therefore
-// opens none, whatever UCX_TLS says (transports.h).
+// Security: UCX trusts every peer that can reach its sockets (README.md). kHostOnly
+// therefore opens none, whatever UCX_TLS says (transports.h).
 //
-// Thread safety: as transport.h says; the calling thread becomes the loop thread.
+// Thread safety: see transport.h; the calling thread becomes the loop thread.
 //
 //   auto transport = CreateUcxTransport({.reach = Reach::kHostOnly}, receiver);
 #pragma once
@@ -21,29 +21,31 @@
 namespace syncline {
 
 enum class Reach {
-  kHostOnly,  // shared memory only: no socket is opened, peers are processes of this host
-  kRdma,      // and RDMA devices, for peers on other hosts of an isolated fabric
-  kNetwork,   // all devices of the host listen, TCP's too; for tests and measuring
+  kHostOnly,  // shared memory only; opens no socket, peers are processes of this host
+  kRdma,      // also RDMA devices, for peers on other hosts of an isolated fabric
+  // All devices of the host listen, also those of TCP; for tests and measurements.
+  kNetwork,
 };
 
-// An environment variable UCX_… that the user has set wins over what is chosen here, but
-// UCX_TLS only chooses among what `reach` allows.
+// Environment variables UCX_... that the user has set override the choices made here,
+// except that UCX_TLS only chooses among what `reach` allows.
 struct UcxOptions {
   Reach reach = Reach::kHostOnly;
-  // How often UCX looks whether the process behind an idle endpoint still exists, where
-  // pidfds do not tell: on other hosts, and with a kernel or container without them.
+  // How often UCX checks that the process behind an idle endpoint still exists. Used if
+  // pidfds cannot tell: for other hosts, and in kernels or containers without pidfds.
   absl::Duration keepalive = absl::Seconds(1);
-  Logger log = {};  // refused messages
-  // Payloads for processes of this host are lent from here: what lies in it already
-  // without a copy, other memory after one. Null: the transport makes its own, which
-  // takes no memory before it is used. One with max_bytes = 0 leaves all copying to UCX.
+  Logger log = {};  // logs refused messages
+  // The arena from which payloads are lent to processes of this host. Payloads that lie
+  // in it are lent without a copy, others after one copy. Null: the transport makes its
+  // own arena, which takes no memory before it is used. An arena with max_bytes = 0
+  // leaves all copying to UCX.
   std::shared_ptr<SharedArena> arena = nullptr;
-  // A descriptor of others that ends Wait() when it is readable; -1: none.
+  // Another descriptor that ends Wait() when it is readable. -1: none.
   int also_wakes = -1;
 };
 
-// `receiver` outlives the transport. Unavailable when UCX finds no usable device;
-// FailedPrecondition when it is to use RDMA and has none here.
+// `receiver` must outlive the transport. Fails with Unavailable if UCX finds no usable
+// device, and with FailedPrecondition if RDMA is requested but there is no device for it.
 absl::StatusOr<std::unique_ptr<Transport>> CreateUcxTransport(const UcxOptions& options,
                                                               Receiver& receiver);
 

@@ -69,7 +69,7 @@ RigFactory UcxFactory(const std::string& name, Reach reach) {
           }};
 }
 
-// All copying is left to UCX: eager, rendezvous, and what else it knows.
+// Leaves all copying to UCX: eager, rendezvous, and other protocols.
 RigFactory CopyingFactory() {
   return {"copying", [](int transports) {
             UcxOptions options = TestOptions();
@@ -145,7 +145,7 @@ TEST(Ucx, ProcessesOfOneHostTalkThroughSharedMemory) {
   }
 }
 
-// The sockets that `process` listens on, as /proc/net/tcp writes their local addresses.
+// Returns the sockets on which `process` listens, written as in /proc/net/tcp.
 std::vector<std::string> ListeningSockets(pid_t process) {
   std::string descriptors;
   for (int fd = 0; fd < 256; ++fd) {
@@ -183,7 +183,7 @@ TEST(Ucx, HostOnlyOpensNoSocketAndNetworkDoes) {
   EXPECT_THAT(ListeningSockets(getpid()), Not(::testing::IsEmpty()));
 }
 
-// Connects to a socket named as /proc/net/tcp does, IPv4 only. -1 when that fails.
+// Connects to a socket written as in /proc/net/tcp; IPv4 only. Returns -1 on failure.
 int ConnectTo(const std::string& local) {
   const size_t colon = local.find(':');
   if (colon != 8) return -1;
@@ -237,7 +237,7 @@ TEST(Ucx, IdleLoopsLeaveTheCoresToOthers) {
         [&] { return CreateUcxTransport(TestOptions(), receiver); }, {}));
     loops.back()->Every(absl::Milliseconds(100), [](Transport&) {});
   }
-  // Connected, as idle workers are.
+  // The loops are connected, like idle workers.
   std::vector<std::unique_ptr<Endpoint>> endpoints(kLoops);
   for (int i = 0; i < kLoops; ++i) {
     loops[i]->Post([&, i](Transport& transport) {
@@ -255,7 +255,8 @@ TEST(Ucx, IdleLoopsLeaveTheCoresToOthers) {
 #else
   constexpr double kLittle = 0.005;
 #endif
-  // Connecting costs more, and takes as long as it takes. Loops that poll never get there.
+  // Connecting costs more, and its duration varies, so the test waits for an idle second.
+  // A loop that polls never has one.
   constexpr double kSeconds = 1;
   double share = 1;
   for (int second = 0; second < 60 && share >= kLittle; ++second) {

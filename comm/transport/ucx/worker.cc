@@ -27,16 +27,16 @@
 namespace syncline {
 namespace {
 
-// One setting of UCX, and the environment variables by which a user may have decided it
-// instead.
+// A setting of UCX, and the environment variables with which a user may override it.
 struct Setting {
   const char* key;
   std::string value;
   std::vector<const char*> variables;
 };
 
-// UCX 1.13 crashes in its keepalive (ucp_ep_do_uct_ep_am_keepalive, on a lane that is being
-// closed): it is off where pidfds tell the end of every peer.
+// Returns true if UCX's keepalive is needed. UCX 1.13 can crash in it
+// (ucp_ep_do_uct_ep_am_keepalive, on a lane that is being closed), so it is off where
+// pidfds report the end of every peer.
 bool UcxLooksForEnds(Reach reach) {
   return reach != Reach::kHostOnly || ProcessWatch::Open(getpid()) == nullptr;
 }
@@ -59,17 +59,16 @@ std::vector<Setting> SettingsFor(const UcxOptions& options) {
       options.reach, QueueMemoryFor(DevShmBytes()), std::getenv("UCX_TLS"));
   SayWhatIsIgnored(choice, options);
   return {
-      // The user's wish is in it (transports.h). CMA asks the kernel for every copy, fails
-      // in containers, and is slower than shared memory.
+      // Includes what the user wants (transports.h). CMA makes a system call for every
+      // copy, fails in containers, and is slower than shared memory.
       {"TLS", choice.tls, {}},
-      // Shared memory is not registered. Without the cache UCX does not patch mmap,
-      // munmap and madvise of
-      // the whole process.
+      // Shared memory needs no registration. Without the cache UCX does not patch mmap,
+      // munmap and madvise of the whole process.
       {"RCACHE_ENABLE",
        options.reach == Reach::kHostOnly ? "n" : "try",
        {"UCX_RCACHE_ENABLE"}},
-      // Without it, endpoints that report failures silently use TCP between processes of
-      // one host.
+      // Without this setting, endpoints that report failures silently use TCP between
+      // processes of one host.
       {"MM_ERROR_HANDLING",
        "y",
        {"UCX_MM_ERROR_HANDLING", "UCX_SYSV_ERROR_HANDLING", "UCX_POSIX_ERROR_HANDLING"}},
@@ -100,15 +99,16 @@ absl::Status Apply(const UcxOptions& options, ucp_config_t* config) {
   return absl::OkStatus();
 }
 
-// It takes UCX's own spin lock, called from outside of UCX, for a bug of ours.
+// ThreadSanitizer takes UCX's spin lock, which is called from outside of UCX, for a bug
+// of this program.
 #ifdef SYNCLINE_TSAN
 constexpr bool kThreadSanitizer = true;
 #else
 constexpr bool kThreadSanitizer = false;
 #endif
 
-// UCX catches these when it is loaded; a crash is the process's own affair. A handler
-// that somebody installed since then stays.
+// UCX installs handlers for these signals when it is loaded, but crashes are for the
+// program to handle. A handler that was installed since then stays.
 void ReleaseSignals() {
   for (const int signal : {SIGILL, SIGSEGV, SIGBUS, SIGFPE}) {
     struct sigaction action = {};
@@ -121,7 +121,7 @@ void ReleaseSignals() {
   }
 }
 
-// Once, because transports may start on several threads together.
+// Once, because several transports may start on different threads at the same time.
 void ReleaseSignalsOnce() {
   static std::once_flag once;
   if (!kThreadSanitizer) std::call_once(once, ReleaseSignals);
@@ -135,9 +135,9 @@ ucs_log_func_rc_t DropLine(const char* /*file*/, unsigned /*line*/,
   return level == UCS_LOG_LEVEL_FATAL ? UCS_LOG_FUNC_RC_CONTINUE : UCS_LOG_FUNC_RC_STOP;
 }
 
-// What fails is in the errors of endpoints, which name the peer. UCX writes lines of its own
-// besides, also of a peer that is known to be gone: in a terminal they look like a crash.
-// Whoever sets UCX_LOG_LEVEL sees them.
+// Keeps UCX's own log lines away from the terminal. Failures are reported by errors of
+// endpoints, which name the peer. UCX also logs about peers that are known to be gone,
+// which looks like a crash. With UCX_LOG_LEVEL set, its lines are shown.
 void LeaveReportsToErrors() {
   static std::once_flag once;
   std::call_once(once, [] {
@@ -156,7 +156,7 @@ void SayWhereQueuesAre(const Logger& log) {
   });
 }
 
-// Why shared memory could not be had.
+// Adds the free space of /dev/shm to an error.
 absl::Status WithRoomLeft(const absl::Status& status) {
   if (status.ok()) return status;
   return absl::Status(
@@ -236,8 +236,8 @@ absl::Status UcxWorker::Open(const UcxOptions& options) {
 }
 
 UcxWorker::Armed UcxWorker::Arm() {
-  // Any answer but OK, also an error, means that Progress() has something to do or to
-  // report.
+  // Any result except OK, errors included, means that Progress() has something to do or
+  // to report.
   return ucp_worker_arm(worker_) == UCS_OK ? Armed::kYes : Armed::kEventsPending;
 }
 

@@ -1,9 +1,9 @@
-// Owns one UCX context and its one worker: single-threaded, with a wake-up descriptor,
-// set up so that shared memory is chosen although errors must be reported. One context
-// per worker, because workers that share one also share the lock of its registration
-// cache.
+// Owns a UCX context and its only worker, which is single-threaded and has a wake-up
+// descriptor. It is set up so that UCX chooses shared memory although errors must be
+// reported. Each worker has its own context, because workers of the same context share
+// the lock of its registration cache.
 //
-// Thread safety: one thread, but Signal().
+// Thread safety: one thread.
 #pragma once
 
 #include <ucp/api/ucp.h>
@@ -29,7 +29,8 @@ class UcxWorker {
 
   ucp_worker_h handle() const { return worker_; }
 
-  // Readable when something may have arrived, provided that Arm() said so.
+  // The descriptor is readable when something may have arrived, provided that Arm()
+  // returned kYes.
   int event_fd() const { return event_fd_; }
   enum class Armed { kYes, kEventsPending };
   Armed Arm();

@@ -1,6 +1,6 @@
 {{/*
-Names, labels and addresses. Every template takes its words from here, so that selectors, services
-and flags cannot disagree. "Scope" is (dict "root" $ "component" "server"): the chart and one part.
+Names, labels and addresses. All templates use these, so that selectors, services and flags agree.
+A scope is (dict "root" $ "component" "server"): the chart and one part of it.
 */}}
 
 {{- define "syncline.name" -}}
@@ -19,13 +19,13 @@ and flags cannot disagree. "Scope" is (dict "root" $ "component" "server"): the 
 {{- end }}
 {{- end }}
 
-{{/* What selects pods: must never change over the life of a release. */}}
+{{/* Labels that select pods. They must never change while a release exists. */}}
 {{- define "syncline.selectorLabels" -}}
 app.kubernetes.io/name: {{ include "syncline.name" . }}
 app.kubernetes.io/instance: {{ .Release.Name | quote }}
 {{- end }}
 
-{{/* Labels of a resource. Takes a scope. */}}
+{{/* All labels of a resource. Takes a scope. */}}
 {{- define "syncline.labels" -}}
 {{ include "syncline.selectorLabels" .root }}
 app.kubernetes.io/component: {{ .component }}
@@ -62,7 +62,7 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace 
 {{- printf "%s.%s.svc.%s" (index . 1) $root.Release.Namespace $root.Values.clusterDomain }}
 {{- end }}
 
-{{/* Of several coordinators all, each by its own name: whoever dials finds the one that leads. */}}
+{{/* All coordinators, each by its own name: clients find the one that leads. */}}
 {{- define "syncline.coordinatorPods" -}}
 {{- $headless := printf "%s-coordinator" (include "syncline.fullname" .) }}
 {{- $host := include "syncline.serviceHost" (list . $headless) }}
@@ -73,7 +73,7 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace 
 {{- join "," $pods }}
 {{- end }}
 
-{{/* The coordinator as servers see it: found before it is ready, so that all may start at once. */}}
+{{/* The coordinator's address for servers. It resolves before the coordinator is ready, so that all may start at once. */}}
 {{- define "syncline.coordinatorPeer" -}}
 {{- $headless := printf "%s-coordinator" (include "syncline.fullname" .) }}
 {{- if gt (int .Values.coordinator.replicas) 1 }}
@@ -83,7 +83,7 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace 
 {{- end }}
 {{- end }}
 
-{{/* The coordinator as clients see it. */}}
+{{/* The coordinator's address for clients. */}}
 {{- define "syncline.coordinatorClient" -}}
 {{- if gt (int .Values.coordinator.replicas) 1 }}
 {{- include "syncline.coordinatorPods" . }}
@@ -93,8 +93,8 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace 
 {{- end }}
 
 {{/*
-Engine threads of a server: the setting, or the whole cores of its CPU limit or request. The process itself sees the
-cores of its node. Empty where neither is set.
+Engine threads of a server: the setting, or the whole cores of its CPU limit or request, because the process itself sees
+all cores of its node. Empty if none of them is set.
 */}}
 {{- define "syncline.engineThreads" -}}
 {{- $server := .Values.server }}

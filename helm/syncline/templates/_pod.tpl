@@ -1,12 +1,13 @@
 {{/*
-What all pods of the chart have in common.
+Templates that all pods of the chart share.
 */}}
 
-{{/* Who runs the pod, and where. Takes (dict "root" $ "part" .Values.server). */}}
+{{/* Account, security and scheduling of a pod. Takes (dict "root" $ "part" .Values.server). */}}
 {{- define "syncline.podSettings" -}}
 serviceAccountName: {{ include "syncline.serviceAccountName" .root }}
 automountServiceAccountToken: false
-# A service named "syncline" would otherwise put SYNCLINE_PORT and the like into the environment.
+# Without this, a service named "syncline" adds variables such as SYNCLINE_PORT to the
+# environment.
 enableServiceLinks: false
 securityContext:
   {{- toYaml .root.Values.podSecurityContext | nindent 2 }}
@@ -25,7 +26,7 @@ runtimeClassName: {{ . | quote }}
 {{- end }}
 {{- if .part.hostNetwork }}
 hostNetwork: true
-# Otherwise a pod on the node's network would not find the services of the cluster.
+# Without this, a pod on the node's network does not find the services of the cluster.
 dnsPolicy: ClusterFirstWithHostNet
 {{- end }}
 {{- with .part.nodeSelector }}
@@ -42,7 +43,7 @@ affinity:
 {{- end }}
 {{- end }}
 
-{{/* Away from others of its part. Takes (dict "root" $ "component" "server" "part" .Values.server). */}}
+{{/* Spreads the pods of a part over nodes and zones. Takes (dict "root" $ "component" "server" "part" .Values.server). */}}
 {{- define "syncline.spread" -}}
 {{- if or .part.spreadAcrossNodes .part.spreadAcrossZones }}
 topologySpreadConstraints:
@@ -61,8 +62,8 @@ topologySpreadConstraints:
 {{- end }}
 
 {{/*
-Metadata of a pod. The chart's version is not among the labels: an upgrade that changes only the
-chart must not restart servers, and one that changes the settings must. Takes (dict "root" $ "component" "server" "part" .Values.server).
+Metadata of a pod. An upgrade that changes the settings must restart servers, but one that changes only the chart must
+not, so the chart's version is not among the labels. Takes (dict "root" $ "component" "server" "part" .Values.server).
 */}}
 {{- define "syncline.podMetadata" -}}
 annotations:
@@ -73,7 +74,7 @@ annotations:
 {{ include "syncline.podLabels" . }}
 {{- end }}
 
-{{/* Labels of a pod. Takes what podMetadata takes. */}}
+{{/* Labels of a pod. Takes the same as podMetadata. */}}
 {{- define "syncline.podLabels" -}}
 labels:
   {{- include "syncline.selectorLabels" .root | nindent 2 }}
@@ -87,7 +88,7 @@ labels:
   {{- end }}
 {{- end }}
 
-{{/* What every container may do, and what its part may do besides. Takes (dict "root" $ "part" .Values.server). */}}
+{{/* Security context of a container, with the capabilities of its part. Takes (dict "root" $ "part" .Values.server). */}}
 {{- define "syncline.containerSecurity" -}}
 {{- $context := deepCopy .root.Values.containerSecurityContext }}
 {{- with .part.addCapabilities }}
@@ -98,7 +99,7 @@ labels:
 {{- toYaml $context }}
 {{- end }}
 
-{{/* Settings that every Syncline process reads from its environment; config.env wins. */}}
+{{/* Settings that every Syncline process reads from its environment. config.env overrides them. */}}
 {{- define "syncline.settings" -}}
 {{- with .Values.config }}
 {{- $settings := dict
@@ -116,7 +117,7 @@ envFrom:
 {{- end }}
 
 {{/*
-The secret with the certificate of a role, or nothing for one that may be missing. Takes (list $ "server").
+The secret with the certificate of a role; empty if the role may be without one. Takes (list $ "server").
 */}}
 {{- define "syncline.tlsSecret" -}}
 {{- $root := index . 0 }}
@@ -139,7 +140,7 @@ The secret with the certificate of a role, or nothing for one that may be missin
 {{- end }}
 {{- end }}
 
-{{/* Takes (list $ "server"). */}}
+{{/* The volume of that secret. Takes (list $ "server"). */}}
 {{- define "syncline.tlsVolume" -}}
 {{- if (index . 0).Values.tls.enabled -}}
 - name: tls
@@ -149,7 +150,7 @@ The secret with the certificate of a role, or nothing for one that may be missin
 {{- end }}
 {{- end }}
 
-{{/* The list of revoked certificates, which only the coordinator reads. */}}
+{{/* The list of revoked certificates. Only the coordinator reads it. */}}
 {{- define "syncline.revokedVolume" -}}
 {{- with .Values.tls.revokedSecret -}}
 {{- if not $.Values.tls.enabled }}
@@ -162,7 +163,7 @@ The secret with the certificate of a role, or nothing for one that may be missin
 {{- end }}
 {{- end }}
 
-{{/* What the admin port speaks: https, or http without certificates or with admin.plain. */}}
+{{/* Protocol of the admin port: https, or http without certificates or with admin.plain. */}}
 {{- define "syncline.adminScheme" -}}
 {{- ternary "https" "http" (and .Values.tls.enabled (not .Values.admin.plain)) }}
 {{- end }}
@@ -181,15 +182,23 @@ The secret with the certificate of a role, or nothing for one that may be missin
 {{- default (printf "%s-checkpoints" (include "syncline.fullname" .)) .Values.checkpoints.existingClaim }}
 {{- end }}
 
+{{/*
+The bucket of checkpoints; empty if there is none, or if the values come from an older release without this setting (helm
+upgrade --reuse-values). Takes $.
+*/}}
+{{- define "syncline.bucket" -}}
+{{- default "" (default dict .Values.checkpoints.s3).bucket }}
+{{- end }}
+
 {{- define "syncline.checkpointMount" -}}
-{{- if and .Values.checkpoints.enabled (not .Values.checkpoints.s3.bucket) -}}
+{{- if and .Values.checkpoints.enabled (not (include "syncline.bucket" .)) -}}
 - name: checkpoints
   mountPath: /checkpoints
 {{- end }}
 {{- end }}
 
 {{- define "syncline.checkpointVolume" -}}
-{{- if and .Values.checkpoints.enabled (not .Values.checkpoints.s3.bucket) -}}
+{{- if and .Values.checkpoints.enabled (not (include "syncline.bucket" .)) -}}
 - name: checkpoints
   persistentVolumeClaim:
     claimName: {{ include "syncline.checkpointClaim" . }}
@@ -197,14 +206,16 @@ The secret with the certificate of a role, or nothing for one that may be missin
 {{- end }}
 
 {{- define "syncline.checkpointDir" -}}
-{{- with .Values.checkpoints.s3 -}}
-{{- if .bucket }}s3://{{ .bucket }}{{ with .prefix }}/{{ . }}{{ end }}{{ else }}/checkpoints{{ end }}
+{{- with include "syncline.bucket" . -}}
+s3://{{ . }}{{ with $.Values.checkpoints.s3.prefix }}/{{ . }}{{ end }}
+{{- else -}}
+/checkpoints
 {{- end }}
 {{- end }}
 
-{{/* What belongs to a bucket. */}}
+{{/* Environment for a bucket: credentials, region and endpoint. */}}
 {{- define "syncline.checkpointEnv" -}}
-{{- if and .Values.checkpoints.enabled .Values.checkpoints.s3.bucket -}}
+{{- if and .Values.checkpoints.enabled (include "syncline.bucket" .) -}}
 {{- with .Values.checkpoints.s3 -}}
 {{- $secret := required "checkpoints.s3.bucket needs checkpoints.s3.credentialsSecret: a Secret with AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY" .credentialsSecret -}}
 - name: AWS_ACCESS_KEY_ID
@@ -225,7 +236,7 @@ The secret with the certificate of a role, or nothing for one that may be missin
 {{- end }}
 {{- end }}
 
-{{/* How a client process finds its certificates. */}}
+{{/* Environment that tells a client process its certificates. */}}
 {{- define "syncline.tlsEnv" -}}
 {{- if .Values.tls.enabled -}}
 - name: SYNCLINE_TLS_CERT
@@ -239,7 +250,7 @@ The secret with the certificate of a role, or nothing for one that may be missin
 
 {{/*
 The container of a long-running service. Takes (dict "root" $ "component" "server" "part"
-.Values.server "args" (list …)); args are the flags that only this role has.
+.Values.server "args" (list …)), where args are the flags that only this role has.
 */}}
 {{- define "syncline.serviceContainer" -}}
 name: {{ .component }}

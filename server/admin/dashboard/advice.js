@@ -1,4 +1,4 @@
-// What bounds a job and what to change, as the coordinator's advisor says it (docs/advise.md).
+// Shows what limits a job and what to change, as the coordinator's advisor says (docs/advise.md).
 
 const percent = (part) => `${Math.round(100 * part)} %`;
 
@@ -18,7 +18,7 @@ export function showAdvice(section, list, advice, job) {
   });
   if (lines.length === 0) lines.push(note("Nothing takes 15 % of a step or more besides computing."));
   const without = found.without_a_step;
-  if (without.length > 8) lines.push(note(`${without.length} workers made no step of late, and are left out.`));
-  else if (without.length) lines.push(note(`Without a step of late, and left out: worker ${without.join(", ")}.`));
+  if (without.length > 8) lines.push(note(`${without.length} workers made no recent step, and are left out.`));
+  else if (without.length) lines.push(note(`No recent step, and left out: worker ${without.join(", ")}.`));
   list.replaceChildren(...lines);
 }

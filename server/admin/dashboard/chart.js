@@ -1,4 +1,4 @@
-// A line over time as SVG. A point is [seconds, value]; a value that is not finite leaves a gap.
+// A line over time as SVG. A point is [seconds, value]. A value that is not finite leaves a gap.
 
 const NAMESPACE = "http://www.w3.org/2000/svg";
 const WIDTH = 300;
@@ -10,7 +10,7 @@ function element(name, attributes = {}) {
   return made;
 }
 
-// The bounds of the values, with some air; never empty.
+// Returns the bounds of the values with a margin. The range is never empty.
 function range(values) {
   let [low, high] = [Infinity, -Infinity];
   for (const value of values) {
@@ -28,7 +28,7 @@ function ago(seconds) {
 }
 
 export class Chart {
-  // `format` makes a string of a value.
+  // `format` turns a value into a string.
   constructor(parent, title, format) {
     this.title = title;
     this.format = format;

@@ -1,4 +1,4 @@
-// What the coordinator says of itself, shown again every second. Names come from members: they enter the page as
+// Shows the coordinator's status, and updates it every second. Names come from members, so they are added to the page as
 // text, never as markup.
 import {showAdvice} from "/advice.js";
 import {Chart} from "/chart.js";
@@ -12,7 +12,9 @@ import {Sparks} from "/spark.js";
 
 const PERIOD_MS = 1000;
 const HOUR_SECONDS = 3600;
-const LATE = 0.3;  // of a failure timeout: heartbeats come each tenth, and who sends none for six is dropped
+// Part of the failure timeout after which a heartbeat is late. Heartbeats come each tenth of it, and a member that sends
+// none for six tenths is dropped.
+const LATE = 0.3;
 const byId = (id) => document.getElementById(id);
 
 const state = {
@@ -82,10 +84,10 @@ function table(id, head, numeric, rows) {
 
 // ---- history --------------------------------------------------------------------------------------------------
 
-// Takes what is new of the points. A clock that was set back begins anew.
+// Adds the points that are new. If the coordinator's clock was set back, later points are dropped.
 function take(jobs) {
   for (const job of jobs) {
-    state.sparks.begin(job.job, job.workers);  // of all history, not of the latest
+    state.sparks.begin(job.job, job.workers);  // /history has workers, /latest has none
     const known = state.series.get(job.job) ?? [];
     const end = job.points.at(-1)?.time ?? 0;
     const points = known.filter((point) => point.time <= end);
@@ -114,7 +116,7 @@ function showJobs(jobs, chosen) {
   }));
 }
 
-// Headers make what is sent as it is a little longer than it was.
+// Headers make uncompressed data a little longer than it was.
 function compressionOf(ratio) {
   return ratio > 0.98 && ratio < 1.005 ? "none" : `${short(ratio)}×`;
 }
@@ -128,7 +130,7 @@ function tiles(job, points) {
     ["Steps a second", short(speed("step"))],
     ["Samples a second", short(speed("samples"))],
     ["Loss", job.loss === null ? "–" : short(job.loss)],
-    ["Workers", `${job.members.length} of ${job.expected_workers}`],
+    ["Workers", `${job.members.length} of ${job.expected_workers}`, job.members.length < job.expected_workers ? "few" : ""],
     ["On the wire", perSecond(rates(points.slice(-4), "bytes").at(-1)?.[1] ?? NaN)],
     ["Compression", ratios.length ? compressionOf(mean(ratios)) : "–"],
     ["Learning rate", short(job.learning_rate)],
@@ -139,9 +141,9 @@ function tiles(job, points) {
   if (job.loss_scale !== 1) shown.push(["Loss scale", short(job.loss_scale)]);
   if (job.skipped_steps) shown.push(["Skipped steps", String(job.skipped_steps)]);
   if (job.left_out) shown.push(["After the quorum", String(job.left_out)]);
-  byId("tiles").replaceChildren(...shown.map(([name, value]) => {
+  byId("tiles").replaceChildren(...shown.map(([name, value, className]) => {
     const tile = make("div");
-    tile.append(make("dt", name), make("dd", value));
+    tile.append(make("dt", name), make("dd", value, className));
     return tile;
   }));
 }
@@ -202,7 +204,7 @@ function showServers(servers, time, late) {
       const age = server.heartbeat_age_seconds;
       const lost = server.lost_seconds !== undefined;
       return [
-        String(server.server), server.name, String(server.shards), lost ? "lost" : server.drains ? "is to end" : server.lanes, memory,
+        String(server.server), server.name, String(server.shards), lost ? "lost" : server.drains ? "draining" : server.lanes, memory,
         {text: `${seconds(age)} ago`, className: lost || age > late ? "silent" : ""},
         perSecond(state.rates.measure(`server/${server.server}/${server.incarnation}`, time, server.bytes)),
       ];
@@ -240,24 +242,25 @@ function show(status) {
 
 // ---- talking to the coordinator --------------------------------------------------------------------------------
 
-// The coordinator says each second what is new, in a stream that begins with all that it has: after an interruption or
-// a restart nothing has to be remembered. Where no stream is to be had, for too many are open or a proxy holds it back,
-// the page asks every second instead, and tries a stream again now and then.
-const SILENT_MS = 5000;         // a stream that says nothing for so long is broken
-const HEAD_START_MS = 1500;     // that a new one has before the page asks
+// The coordinator sends changes each second, in a stream that begins with everything. So after an interruption or a
+// restart the page needs no earlier state. If there is no stream, because too many are open or a proxy holds it back, the
+// page asks every second instead, and tries a stream again from time to time.
+const SILENT_MS = 5000;         // a stream that is silent for this long is broken
+const HEAD_START_MS = 1500;     // time that a new stream has before the page asks
 const STREAM_AGAIN_MS = 30000;
 const stream = {
   source: null,
-  speaks: false,      // it has said all that it has; nobody needs to ask
+  speaks: false,      // it has sent everything, so the page need not ask
   heardAt: 0,
   triedAt: -Infinity,
-  wasAway: false,     // the coordinator, when it was last asked
-  isWorthATry: true,  // at once
+  wasAway: false,     // the coordinator did not answer the last request
+  isWorthATry: true,  // try a new stream at once
 };
 
 function says(className, words, how = "") {
   const shown = byId("connection");
-  if (shown.textContent !== words) shown.textContent = words;  // or it would be read aloud every second
+  // Set only if it changed: screen readers would read it aloud every second.
+  if (shown.textContent !== words) shown.textContent = words;
   shown.className = className;
   shown.title = how;
 }
@@ -290,28 +293,28 @@ function listen() {
   on("advice", (advice) => { state.advice = advice; });
   on("status", (status) => {
     Object.assign(stream, {speaks: true, wasAway: false});
-    takeStatus(status, "told by the coordinator each second");
-    // More happened at once than a status has.
+    takeStatus(status, "sent by the coordinator every second");
+    // More events came at once than a status contains.
     if (state.events.lacks) get("/events").then((all) => state.events.replace(all.events), console.warn);
   });
-  // We dial again ourselves: browsers differ in when they do.
+  // Browsers differ in when they connect again, so the page does it itself.
   source.onerror = drop;
 }
 
 async function get(path) {
   const reply = await fetch(path, {signal: AbortSignal.timeout(4000)});
-  if (reply.status === 401) location.reload();  // the token is another one: the form is there
+  if (reply.status === 401) location.reload();  // the token has changed: shows the login form
   if (!reply.ok) throw new Error(`${path}: ${reply.status}`);
   return reply.json();
 }
 
-// The figures of the last seconds do when we saw those before them. After an interruption, also that of a tab which
-// slept, or when the coordinator is another one, all of its history is asked for.
+// The points of the last seconds are enough if the page has those before them. After an interruption, for instance of a
+// sleeping tab, or if the coordinator has been restarted, the page asks for the whole history.
 const RECENT_MS = 3000;
-let loaded = -Infinity;  // when, by our own clock
+let loaded = -Infinity;  // time of the last answer, by the page's clock
 let uptime = 0;
 
-// Advice is on some seconds, and costs the coordinator a status of its own.
+// Advice covers several seconds, and the coordinator computes a status for it.
 const ADVICE_MS = 5000;
 let advised = -Infinity;
 
@@ -328,10 +331,10 @@ async function ask() {
     advised = performance.now();
     state.advice = await get("/advice");
   }
-  // It is there again, and may be another one.
+  // It answers again, and may be another process.
   if (stream.wasAway) Object.assign(stream, {wasAway: false, isWorthATry: true});
-  if (stream.speaks) return;  // by now
-  takeStatus(status, "asked every second, as no stream comes through");
+  if (stream.speaks) return;  // it has begun in the meantime
+  takeStatus(status, "requested every second, because no stream comes through");
   loaded = restarted ? -Infinity : performance.now();
 }
 
@@ -351,7 +354,7 @@ async function tick() {
   }
 }
 
-// A tab that nobody sees needs nothing, and its stream is another one's.
+// A hidden tab needs no data, and leaves its stream to another reader.
 document.addEventListener("visibilitychange", () => {
   if (document.hidden) {
     drop();

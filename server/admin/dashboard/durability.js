@@ -1,10 +1,10 @@
-// What is left of a job when something dies: its checkpoint, its journals or backups, and what it has got over.
+// Shows what protects a job from losses: its checkpoint, its journals or backups, and its recoveries so far.
 
-// How far journals or backups are: all steps below `below` are safe on the servers that have one still. Of a server that
-// has not said so yet nobody knows.
+// Returns how far journals or backups are: all steps below `below` are safe on the servers that still have one. `below`
+// is undefined while a server has not reported.
 function safeStepsOf(job) {
   const withoutBackup = new Set(job.backups.filter((one) => one.lost).map((one) => one.server));
-  const hasBoth = job.durability === "disk+peer"; // of two copies one is enough
+  const hasBoth = job.durability === "disk+peer"; // one of the two copies is enough
   const lost = hasBoth ? new Set() : new Set(withoutBackup);
   job.records.filter((one) => one.error && (!hasBoth || withoutBackup.has(one.server))).forEach((one) => lost.add(one.server));
   const going = job.records.filter((one) => !lost.has(one.server));
@@ -16,18 +16,18 @@ function safeStepsOf(job) {
   };
 }
 
-// Workers and servers tell of themselves at different moments: a step that all servers have recorded has been made, though
-// no worker has said so yet.
+// Workers and servers report at different times. A step that all servers have recorded has been made, even if no worker
+// has reported it yet.
 export function stepOf(job) {
   const safe = safeStepsOf(job);
   return safe.lost ? job.step : Math.max(job.step, safe.below ?? 0);
 }
 
-// Where the servers' word is older than the workers', it is said to be.
+// If the servers' report is older than the workers', the line says so.
 function safeLineOf(job, safe) {
   const isOlder = safe.below < stepOf(job);
   const where = {disk: "on the disks", peer: "in the backups"}[job.durability] ?? "on the disks and in the backups";
-  return `${safe.lost ? "Of the other servers all" : "All"} steps below ${safe.below.toLocaleString("en")} ` +
+  return `${safe.lost ? "For the other servers, all" : "All"} steps below ${safe.below.toLocaleString("en")} ` +
     `${isOlder ? "were" : "are"} ${where}${safe.lag ? `, ${safe.lag} on the way` : ""}${isOlder ? " at the last heartbeat" : ""}.`;
 }
 

@@ -1,4 +1,4 @@
-// Elements of the page, made in one call.
+// Makes an element of the page in one call.
 
 export function make(name, text, className) {
   const made = document.createElement(name);

@@ -1,22 +1,22 @@
-// What happened, as the coordinator keeps it: of each job by its number, which no other job ever has, whatever its
-// name. Number 0 is that of servers and coordinator.
+// The events that the coordinator keeps, by job number. No two jobs ever have the same number, even if they have the
+// same name. Events of servers and the coordinator have number 0.
 
 import {make} from "/elements.js";
 
-const MOST = 100;  // lines
-const KEPT = 200;  // of a job, as the coordinator does
-// What changes a curve from one moment to the next.
-const MARKED = ["epoch", "settings", "stall", "recovery"];
+const MOST = 100;  // lines shown
+const KEPT = 200;  // events of each job, as many as the coordinator keeps
+// Kinds of events that may change a curve abruptly.
+const MARKED = ["epoch", "settings", "stall", "recovery", "goal", "answer"];
 
 export class Events {
   constructor() { this.clear(); }
 
   clear() {
     this.logs = new Map();  // events by job, oldest first
-    this.lacks = false;     // something came between what was seen
+    this.lacks = false;     // events between the known ones are missing
   }
 
-  // Some events of any jobs, oldest first; what is known already changes nothing.
+  // Adds events of any jobs, oldest first. Known events have no effect.
   take(events) {
     for (const event of events) {
       if (!this.logs.has(event.job)) this.logs.set(event.job, []);
@@ -29,7 +29,7 @@ export class Events {
     }
   }
 
-  // All of them; what was there is forgotten.
+  // Replaces all events.
   replace(events) {
     this.clear();
     this.take(events);
@@ -38,7 +38,7 @@ export class Events {
 
   of(job) { return this.logs.get(job) ?? []; }
 
-  // For charts of that job; a change of epoch lies under what it was made for.
+  // Returns the events that charts of that job mark. Changes of epoch come first, so their causes are drawn over them.
   marks(job) {
     const marked = this.of(job).filter((event) => MARKED.includes(event.kind));
     return marked.sort((a, b) => (b.kind === "epoch") - (a.kind === "epoch"));

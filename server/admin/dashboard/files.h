@@ -1,4 +1,4 @@
-// The dashboard's files, as they lie in this folder.
+// The files of the dashboard, as they are in this folder.
 #pragma once
 
 #include <span>

@@ -1,4 +1,4 @@
-// What a job is meant to reach, and what is left of the time in which it may be missed (docs/goals.md).
+// Shows the goals of a job, and how much of the time in which they may be missed is left (docs/goals.md).
 
 import {make} from "/elements.js";
 
@@ -12,9 +12,9 @@ const NAMES = {
 const figure = (value) => value.toLocaleString("en", {maximumSignificantDigits: 4});
 
 function stateOf(goal) {
-  if (goal.now === null) return ["no figure yet", ""];
+  if (goal.now === null) return ["no value yet", ""];
   if (goal.missed) return ["missed", "bad"];
-  // One window that misses is no news yet.
+  // A single missed window does not count as missed yet.
   if (goal.at_least ? goal.now < goal.limit : goal.now > goal.limit) return ["missed just now", "warn"];
   if (goal.missed_in_seconds !== null) {
     return [`missed in ${Math.max(1, Math.round(goal.missed_in_seconds / 60))} min`, "warn"];
@@ -22,11 +22,11 @@ function stateOf(goal) {
   return ["met", "good"];
 }
 
-// What burns is what was missed in the last five minutes.
+// The burn rate is that of the last five minutes.
 function budgetOf(goal) {
   const left = Math.round(100 * goal.budget_left);
   const what = goal.budget_left > 0 ? `${left} % of the hour's budget left` : "the hour's budget is spent";
-  return goal.burn_rate_5m > 0 ? `${what}, burns ${goal.burn_rate_5m.toFixed(1)} times as fast as it may` : what;
+  return goal.burn_rate_5m > 0 ? `${what}, burns at ${goal.burn_rate_5m.toFixed(1)} times the allowed rate` : what;
 }
 
 function cardOf(goal) {
@@ -44,7 +44,7 @@ function cardOf(goal) {
   return card;
 }
 
-// What the coordinator may do by itself, what it did last, and what it waits for.
+// Returns what the coordinator may do by itself, what it did last, and what it waits for.
 function answersOf(answers) {
   const card = document.createElement("li");
   card.append(make("p", `Answers: ${answers.setting}`, "top"), make("p", answers.state, "budget"));

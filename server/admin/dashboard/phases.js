@@ -1,4 +1,5 @@
-// Where the time of a step goes: a bar for each worker, its parts the phases of docs/phases.md, all bars on one scale.
+// Shows where the time of a step goes: a bar for each worker, with the phases of docs/phases.md as its parts. All bars have
+// the same scale.
 
 import {make} from "/elements.js";
 
@@ -20,19 +21,19 @@ function milliseconds(seconds) {
   return `${ms < 10 ? ms.toFixed(2) : ms < 100 ? ms.toFixed(1) : Math.round(ms).toLocaleString("en")} ms`;
 }
 
-// Sums of one worker or server: what they grew by in a step of late.
+// Sums of one worker or server, and how much they grew in a recent step.
 class Sums {
   constructor() { this.kept = []; }
 
-  // {total, seconds by phase} of a step; null before enough were seen.
+  // Returns {total, seconds by phase} of a step, or null if too few steps were seen.
   add(time, phases) {
     if (!phases) return null;
     const last = this.kept.at(-1);
-    if (last && phases.steps < last.steps) this.kept = [];  // another life
+    if (last && phases.steps < last.steps) this.kept = [];  // another process
     this.kept.push({time, ...phases});
     while (this.kept.length > 2 && this.kept[1].time < time - WINDOW_SECONDS && this.kept[1].steps < phases.steps) this.kept.shift();
     const steps = phases.steps - this.kept[0].steps;
-    // Sums are of a moment in a step: over too few of them they would say little.
+    // Sums may be taken in the middle of a step. Over too few steps they would say little.
     if (steps < ENOUGH_STEPS && (steps <= 0 || time - this.kept[0].time < WINDOW_SECONDS)) return null;
     const seconds = {};
     let total = 0;
@@ -55,7 +56,7 @@ export class Phases {
       this.legend.append(entry, " ");
     }
     this.bars = make("div", undefined, "bars");
-    // Where there are many it scrolls, by keys as well.
+    // Many bars scroll, with the keyboard too.
     Object.assign(this.bars, {tabIndex: 0, role: "region", ariaLabel: "Bars of workers"});
     this.servers = make("p", undefined, "server-phases");
     parent.append(this.legend, this.bars, this.servers);

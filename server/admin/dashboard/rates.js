@@ -1,6 +1,6 @@
-// How fast things grow: over a time for charts, and from one look to the next for tables.
+// Computes how fast values grow: over time for charts, and between two updates for tables.
 
-// At each of the points, {time, [name]}, over the last three, as heartbeats come by fits and starts.
+// Returns the rate at each point {time, [name]}, over the last three points, because heartbeats come irregularly.
 export function rates(points, name) {
   return points.slice(1).map((point, i) => {
     const before = points[Math.max(0, i - 2)];
@@ -9,18 +9,19 @@ export function rates(points, name) {
   });
 }
 
-// Likewise of what grows with whole steps, which may take longer than points are apart: from one step to another, and until
-// then what it was, or nothing once three more would have been made.
+// Returns the rate of a value that grows once in each step. A step may take longer than the time between two points. So
+// rates are measured from step to step, and hold until the next one. If three more steps should have been made, the rate is
+// 0. The first point, and a point at which the value fell, may be in the middle of a step, so no rate begins there.
 export function speeds(points, name) {
-  let grown = [0];  // where it had grown since the point before
+  let grown = [];  // indices of points at which the value had grown
   return points.slice(1).map((point, i) => {
     const at = i + 1;
-    if (point[name] < points[i][name]) grown = [at];
+    if (point[name] < points[i][name]) grown = [];
     if (point[name] > points[i][name]) grown.push(at);
     const last = grown.at(-1);
     let from = grown.length - 2;
     while (from > 0 && last - grown[from] < 2) --from;
-    if (from < 0) return [point.time, 0];
+    if (from < 0) return [point.time, grown.length ? NaN : 0];
     const first = grown[from];
     const took = points[last].time - points[first].time;
     const aStep = took / (grown.length - 1 - from);
@@ -29,7 +30,7 @@ export function speeds(points, name) {
   });
 }
 
-// Of members, by a key for each of their lives. Who is not measured in a round is forgotten.
+// Rates of members, with a key for each of their processes. A key that is not measured in a round is forgotten.
 export class Rates {
   constructor() {
     this.last = new Map();  // {time, value} by key

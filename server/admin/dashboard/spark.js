@@ -1,13 +1,15 @@
-// How long each worker is busy with a step by itself, without waiting for others: a line of the last minute for each, all
-// on one scale, and who is slow. Steps of workers that wait for each other take equally long; this does not.
+// Shows how long each worker is busy with a step itself, without waiting for others, and which workers are slow. Each has
+// a line of the last minute, all on the same scale. Workers that wait for each other take equally long for a step, but are
+// not busy equally long.
 
 const NAMESPACE = "http://www.w3.org/2000/svg";
 const OWN = ["compute", "encode", "push", "decode"];  // phases (docs/phases.md)
-const KEPT = 60;    // looks
-const RECENT = 10;  // of which the mean is shown
+const KEPT = 60;    // points of a line
+const RECENT = 10;  // points whose mean is shown
 const WIDTH = 80;
 const HEIGHT = 22;
 const SLOW = 1.25;  // times the median of all
+const OUTLIER = 2;  // times the longest mean; otherwise one long step would make all other lines flat
 
 function median(values) {
   const sorted = values.toSorted((a, b) => a - b);
@@ -23,14 +25,14 @@ function milliseconds(seconds) {
 export class Sparks {
   constructor() { this.lines = new Map(); }  // by "job/rank/incarnation"
 
-  // What the coordinator saw before us: `workers` of its history.
+  // Takes what the coordinator saw earlier: `workers` of its history.
   begin(job, workers) {
     for (const {rank, incarnation, steps, seconds, points} of workers ?? []) {
       this.lines.set(`${job}/${rank}/${incarnation}`, {steps, own: seconds, points: [...points]});
     }
   }
 
-  // Takes what is new; then `of` has it.
+  // Takes the present state of the job, for `of`.
   look(job) {
     const seen = new Set();
     this.means = new Map();  // by rank
@@ -53,15 +55,16 @@ export class Sparks {
       this.means.set(member.rank, {points: line.points, mean: recent.reduce((sum, one) => sum + one, 0) / recent.length});
       this.highest = Math.max(this.highest, ...line.points);
     }
-    // Of another job they go on when it is shown again.
+    // Lines of other jobs are kept, and continue when the job is shown again.
     for (const key of this.lines.keys()) if (key.startsWith(`${job.job}/`) && !seen.has(key)) this.lines.delete(key);
     const all = [...this.means.values()].map(({mean}) => mean);
+    this.highest = Math.min(this.highest, OUTLIER * Math.max(...all));
     this.median = all.length > 1 ? median(all) : Infinity;
   }
 
   isSlow(rank) { return (this.means.get(rank)?.mean ?? 0) > SLOW * this.median; }
 
-  // A cell's content.
+  // Returns the content of a table cell.
   of(rank) {
     const cell = document.createElement("span");
     cell.className = "spark";
@@ -72,10 +75,10 @@ export class Sparks {
     }
     const svg = document.createElementNS(NAMESPACE, "svg");
     svg.setAttribute("viewBox", `0 0 ${WIDTH} ${HEIGHT}`);
-    svg.setAttribute("aria-hidden", "true");  // the figure beside it says what can be said
+    svg.setAttribute("aria-hidden", "true");  // the number beside it says the same
     const line = document.createElementNS(NAMESPACE, "polyline");
     const x = (i) => WIDTH - (known.points.length - 1 - i) * (WIDTH / (KEPT - 1));
-    const y = (value) => HEIGHT - 1 - (value / (this.highest || 1)) * (HEIGHT - 2);
+    const y = (value) => HEIGHT - 1 - Math.min(1, value / (this.highest || 1)) * (HEIGHT - 2);
     line.setAttribute("points", known.points.map((value, i) => `${x(i).toFixed(1)},${y(value).toFixed(1)}`).join(" "));
     svg.append(line);
     if (this.isSlow(rank)) {

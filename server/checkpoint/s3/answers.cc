@@ -15,8 +15,8 @@ namespace syncline {
 namespace {
 
 absl::Status NoAnswerOfS3(const std::string& xml) {
-  return absl::DataLossError(absl::StrCat("the answer is none of S3: '", Printable(xml),
-                                          "'; check the endpoint"));
+  return absl::DataLossError(absl::StrCat("the answer does not come from S3: '",
+                                          Printable(xml), "'; check the endpoint"));
 }
 
 pugi::xml_node RootOf(pugi::xml_document& document, const std::string& xml) {
@@ -25,7 +25,7 @@ pugi::xml_node RootOf(pugi::xml_document& document, const std::string& xml) {
   return parsed ? document.document_element() : pugi::xml_node();
 }
 
-// Of encoding-type=url.
+// Decodes names in an answer with encoding-type=url.
 std::string UrlDecode(const std::string& text) {
   std::string decoded;
   for (size_t i = 0; i < text.size(); ++i) {
@@ -47,7 +47,7 @@ absl::StatusOr<S3ListPage> ParseListPage(const std::string& xml) {
   pugi::xml_document document;
   const pugi::xml_node root = RootOf(document, xml);
   if (std::string(root.name()) != "ListBucketResult") return NoAnswerOfS3(xml);
-  // Servers that do not know the parameter send names as they are.
+  // Servers that do not know the parameter send names unencoded.
   const bool is_encoded = std::string(root.child_value("EncodingType")) == "url";
   S3ListPage page;
   for (const pugi::xml_node object : root.children("Contents")) {
@@ -74,6 +74,12 @@ absl::StatusOr<std::string> ParseUploadId(const std::string& xml) {
   std::string id = root.child_value("UploadId");
   if (id.empty()) return NoAnswerOfS3(xml);
   return id;
+}
+
+bool IsUploadComplete(const std::string& xml) {
+  pugi::xml_document document;
+  const pugi::xml_node root = RootOf(document, xml);
+  return std::string(root.name()) == "CompleteMultipartUploadResult";
 }
 
 S3ErrorBody ParseErrorBody(const std::string& xml) {

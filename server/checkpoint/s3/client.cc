@@ -1,8 +1,10 @@
 #include "server/checkpoint/s3/client.h"
 
+#include <fcntl.h>
 #include <httplib.h>
 #include <pthread.h>
 #include <signal.h>
+#include <sys/socket.h>
 
 #include <algorithm>
 #include <chrono>
@@ -17,21 +19,30 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "comm/base/failure.h"
+#include "comm/base/unique_fd.h"
 #include "server/checkpoint/s3/signature.h"
 
 namespace syncline {
 namespace {
 
-constexpr int kMaxAttempts = 12;
+// More attempts than the patience has room for, so that the patience decides.
+constexpr int kMaxAttempts = 32;
 constexpr absl::Duration kFirstPause = absl::Milliseconds(250);
 constexpr absl::Duration kLongestPause = absl::Seconds(20);
 constexpr size_t kMaxIdle = 16;
-// A page of a list has at most 1,000 names of 1,024 bytes, encoded.
+// When the process is about to end: the time for all further requests together, and the
+// least that each gets, however many there are.
+constexpr absl::Duration kInAHurry = absl::Seconds(3);
+constexpr absl::Duration kLeastInAHurry = absl::Milliseconds(500);
+// httplib takes 0 for "forever".
+constexpr absl::Duration kLeastAttempt = absl::Milliseconds(1);
+// A page of a list has at most 1,000 names of 1,024 bytes, which are then URL-encoded.
 constexpr size_t kMaxAnswerBytes = size_t{16} << 20;
-// So often the time is looked at while a body goes out.
+// A body is sent in pieces of this size; the time limit is checked before each.
 constexpr size_t kBodyPiece = size_t{256} << 10;
 
-// A peer that closes its end must not end the process; signal handlers are the program's.
+// Blocks SIGPIPE on this thread: a peer that closes its connection must not end the
+// process. Signal handlers belong to the program, so none is installed.
 class WithoutSigpipe {
  public:
   WithoutSigpipe() {
@@ -62,7 +73,7 @@ class WithoutSigpipe {
 bool MayTryAgain(int status, const std::string& code) {
   if (status == 408 || status == 429) return true;
   if (status >= 500) return status != 501 && status != 505 && status != 507;
-  // A connection that stood still, and others who do the same at this moment.
+  // The connection stalled, or another client does the same thing at this moment.
   return code == "RequestTimeout" || code == "OperationAborted" ||
          code == "ConditionalRequestConflict" || code == "SlowDown" ||
          code == "InternalError" || code == "ServiceUnavailable";
@@ -105,7 +116,8 @@ httplib::Request Signed(const S3Settings& settings, const S3Call& call) {
   return out;
 }
 
-// Takes an answer's bytes: those of a success to `call.out`, all others to a string.
+// Receives an answer. The body goes to `call.out` if the request succeeded, and to a
+// string otherwise.
 class Receiver {
  public:
   Receiver(const S3Call& call, S3Answer& answer) : call_(call), answer_(answer) {}
@@ -136,7 +148,7 @@ class Receiver {
     return taken == size - skipped;
   }
 
-  // All that was asked for is there; what else comes is not wanted.
+  // Returns true if all requested bytes have arrived. Bytes after them are not needed.
   bool IsFull() const { return to_out_ && answer_.received == call_.out.size(); }
 
  private:
@@ -164,10 +176,10 @@ std::string Explain(httplib::Error error) {
     case httplib::Error::ConnectionTimeout:
       return "it does not answer there, or its name is unknown";
     case httplib::Error::SSLConnection:
-      return "no TLS can be agreed on; is it http:// rather than https://?";
+      return "the TLS handshake failed; is it http:// rather than https://?";
     case httplib::Error::Write:
     case httplib::Error::Read:
-      return "the connection broke, or stood still for too long";
+      return "the connection broke, or stalled for too long";
     case httplib::Error::Canceled:
       return "it took too long";
     default:
@@ -182,50 +194,111 @@ std::string S3Answer::Header(const std::string& name) const {
   return found == headers.end() ? "" : found->second;
 }
 
+// ---- Connections ----
+
+struct S3Client::Connection {
+  explicit Connection(const std::string& origin) : http(origin) {}
+
+  httplib::Client http;
+  // Both are guarded by the S3Client's lock. The descriptor is a copy, because the
+  // library may close its own at any time, and its number may then belong to another
+  // file.
+  UniqueFd socket;
+  bool was_cut = false;
+};
+
 S3Client::S3Client(S3Settings settings, S3ClientOptions options)
-    : settings_(std::move(settings)), options_(std::move(options)) {}
+    : settings_(std::move(settings)),
+      options_(std::move(options)),
+      on_hurry_(options_.hurry, [this] { Hurry(); }) {}
 
 S3Client::~S3Client() {
-  const WithoutSigpipe without_sigpipe;  // TLS says good-bye
+  const WithoutSigpipe without_sigpipe;  // closing a TLS connection writes to it
+  // Connections are destroyed after the lock is released: Opened takes this lock while
+  // the library holds its own.
+  std::vector<std::unique_ptr<Connection>> idle;
   absl::MutexLock lock(&mutex_);
-  idle_.clear();
+  idle.swap(idle_);
 }
 
-std::unique_ptr<httplib::Client> S3Client::Connection() {
+std::unique_ptr<S3Client::Connection> S3Client::TakeConnection() {
+  std::unique_ptr<Connection> connection;
   {
     absl::MutexLock lock(&mutex_);
     if (!idle_.empty()) {
-      auto client = std::move(idle_.back());
+      connection = std::move(idle_.back());
       idle_.pop_back();
-      return client;
     }
   }
-  auto client = std::make_unique<httplib::Client>(settings_.origin);
-  client->set_url_encode(false);
-  client->set_decompress(false);
-  client->set_keep_alive(true);
-  client->set_tcp_nodelay(true);
-  client->set_connection_timeout(absl::ToChronoMicroseconds(options_.connect));
-  client->set_read_timeout(absl::ToChronoMicroseconds(options_.attempt));
-  client->set_write_timeout(absl::ToChronoMicroseconds(options_.attempt));
-  client->enable_server_certificate_verification(true);
-  if (!settings_.ca_bundle.empty()) client->set_ca_cert_path(settings_.ca_bundle);
-  return client;
-}
-
-void S3Client::GiveBack(std::unique_ptr<httplib::Client> client) {
+  if (connection == nullptr) connection = NewConnection();
   absl::MutexLock lock(&mutex_);
-  if (idle_.size() < kMaxIdle) idle_.push_back(std::move(client));
+  busy_.insert(connection.get());
+  return connection;
 }
 
-S3Client::Tried S3Client::Try(const S3Call& call) {
-  const absl::Duration end =
-      clock_.Now() + options_.attempt +
+std::unique_ptr<S3Client::Connection> S3Client::NewConnection() {
+  auto connection = std::make_unique<Connection>(settings_.origin);
+  httplib::Client& http = connection->http;
+  http.set_url_encode(false);
+  http.set_decompress(false);
+  http.set_keep_alive(true);
+  http.set_tcp_nodelay(true);
+  http.set_socket_options(
+      [this, opened = connection.get()](int socket) { Opened(*opened, socket); });
+  http.enable_server_certificate_verification(true);
+  if (!settings_.ca_bundle.empty()) http.set_ca_cert_path(settings_.ca_bundle);
+  return connection;
+}
+
+// The library calls this before it connects, so that a slow connect can be cut too.
+void S3Client::Opened(Connection& connection, int socket) {
+  UniqueFd copy(fcntl(socket, F_DUPFD_CLOEXEC, 0));
+  absl::MutexLock lock(&mutex_);
+  connection.socket = std::move(copy);
+  if (connection.was_cut) (void)shutdown(connection.socket.get(), SHUT_RDWR);
+}
+
+bool S3Client::Done(Connection& connection) {
+  absl::MutexLock lock(&mutex_);
+  busy_.erase(&connection);
+  return !connection.was_cut;
+}
+
+void S3Client::GiveBack(std::unique_ptr<Connection> connection) {
+  absl::MutexLock lock(&mutex_);
+  if (idle_.size() < kMaxIdle) idle_.push_back(std::move(connection));
+}
+
+void S3Client::Hurry() {
+  absl::MutexLock lock(&mutex_);
+  hurried_at_ = clock_.Now();
+  hurried_.SignalAll();
+  for (Connection* connection : busy_) {
+    connection->was_cut = true;
+    if (connection->socket.valid()) (void)shutdown(connection->socket.get(), SHUT_RDWR);
+  }
+}
+
+// ---- Attempts ----
+
+absl::Duration S3Client::LimitOf(const S3Call& call, absl::Duration left) {
+  const absl::Duration limit =
+      std::min(options_.attempt, left) +
       absl::Seconds(static_cast<double>(call.body.size() + call.out.size()) /
                     kSlowestBytesPerSecond);
+  absl::MutexLock lock(&mutex_);
+  if (!hurried_at_) return std::max(limit, kLeastAttempt);
+  return std::max(
+      kLeastAttempt,
+      std::min(limit, std::max(*hurried_at_ + kInAHurry - clock_.Now(), kLeastInAHurry)));
+}
+
+S3Client::Attempt S3Client::Try(const S3Call& call, absl::Duration left) {
+  const absl::Duration limit = LimitOf(call, left);
+  const absl::Duration end = clock_.Now() + limit;
   const auto in_time = [&] { return clock_.Now() < end; };
-  Tried tried;
-  Receiver receiver(call, tried.answer);
+  Attempt attempt;
+  Receiver receiver(call, attempt.answer);
   httplib::Request request = Signed(settings_, call);
   AddBody(call, in_time, request);
   request.response_handler = [&](const httplib::Response& r) {
@@ -234,38 +307,46 @@ S3Client::Tried S3Client::Try(const S3Call& call) {
   request.content_receiver = [&](const char* data, size_t size, uint64_t, uint64_t) {
     return receiver.OnBody(data, size) && in_time();
   };
-  std::unique_ptr<httplib::Client> client = Connection();
-  const httplib::Result result = client->send(request);
-  // Where there is no body, the handler of heads is not asked.
-  if (result && tried.answer.status == 0) (void)receiver.OnHead(*result);
+  std::unique_ptr<Connection> connection = TakeConnection();
+  const auto silence = absl::ToChronoMicroseconds(std::min(limit, options_.attempt));
+  connection->http.set_connection_timeout(
+      absl::ToChronoMicroseconds(std::min(limit, options_.connect)));
+  connection->http.set_read_timeout(silence);
+  connection->http.set_write_timeout(silence);
+  const httplib::Result result = connection->http.send(request);
+  attempt.was_cut = !Done(*connection);
+  // httplib does not call the response handler if there is no body.
+  if (result && attempt.answer.status == 0) (void)receiver.OnHead(*result);
   if (result || receiver.IsFull()) {
-    if (result) GiveBack(std::move(client));
-    const bool is_post = call.method == "POST" && tried.answer.status == 200;
-    const bool is_fine = !is_post && IsUnderstood(call, tried.answer.status);
-    const std::string code = is_fine ? "" : ParseErrorBody(tried.answer.body).code;
-    // What takes long is answered with 200 before it is known how it ends.
-    if (is_post && !code.empty()) tried.answer.status = MayTryAgain(0, code) ? 503 : 400;
-    tried.may_try_again = !IsUnderstood(call, tried.answer.status) &&
-                          MayTryAgain(tried.answer.status, code);
+    if (result && !attempt.was_cut) GiveBack(std::move(connection));
+    attempt.was_cut = false;  // the cut came too late
+    const bool is_post = call.method == "POST" && attempt.answer.status == 200;
+    const bool is_fine = !is_post && IsUnderstood(call, attempt.answer.status);
+    const std::string code = is_fine ? "" : ParseErrorBody(attempt.answer.body).code;
+    // S3 answers slow requests with 200 before it knows how they end.
+    if (is_post && !code.empty())
+      attempt.answer.status = MayTryAgain(0, code) ? 503 : 400;
+    attempt.may_try_again = !IsUnderstood(call, attempt.answer.status) &&
+                            MayTryAgain(attempt.answer.status, code);
     int seconds = 0;
-    if (absl::SimpleAtoi(tried.answer.Header("retry-after"), &seconds) && seconds > 0) {
-      tried.wait = absl::Seconds(seconds);
+    if (absl::SimpleAtoi(attempt.answer.Header("retry-after"), &seconds) && seconds > 0) {
+      attempt.wait = absl::Seconds(seconds);
     }
-    return tried;
+    return attempt;
   }
   if (result.error() == httplib::Error::SSLServerVerification ||
       result.error() == httplib::Error::SSLLoadingCerts) {
-    tried.status = absl::PermissionDeniedError(
+    attempt.status = absl::PermissionDeniedError(
         absl::StrCat(NameOf(call),
                      ": its certificate is not trusted; name the file of its authority "
                      "in AWS_CA_BUNDLE",
                      settings_.ca_bundle.empty() ? "" : ", now ", settings_.ca_bundle));
-    return tried;
+    return attempt;
   }
-  tried.status =
+  attempt.status =
       absl::UnavailableError(absl::StrCat(NameOf(call), ": ", Explain(result.error())));
-  tried.may_try_again = true;
-  return tried;
+  attempt.may_try_again = true;
+  return attempt;
 }
 
 bool S3Client::Pause(absl::Duration wait) {
@@ -274,10 +355,6 @@ bool S3Client::Pause(absl::Duration wait) {
     options_.pause(wait);
     return !hurry.stop_requested();
   }
-  const std::stop_callback wake(hurry, [this] {
-    absl::MutexLock lock(&mutex_);
-    hurried_.SignalAll();
-  });
   absl::MutexLock lock(&mutex_);
   const absl::Duration end = clock_.Now() + wait;
   while (!hurry.stop_requested() && hurried_.WaitUntil(mutex_, clock_, end)) {
@@ -288,22 +365,24 @@ bool S3Client::Pause(absl::Duration wait) {
 absl::StatusOr<S3Answer> S3Client::Do(const S3Call& call) {
   const WithoutSigpipe without_sigpipe;
   const absl::Duration end = clock_.Now() + std::min(options_.patience, call.patience);
-  for (int attempt = 1;; ++attempt) {
-    Tried tried = Try(call);
-    tried.answer.attempts = attempt;
-    const absl::Duration wait = PauseAfter(attempt, tried.wait);
+  for (int number = 1;; ++number) {
+    Attempt attempt = Try(call, end - clock_.Now());
+    attempt.answer.attempts = number;
+    // This happens once: nothing cuts an attempt that begins after the cut.
+    if (attempt.was_cut) continue;
+    const absl::Duration wait = PauseAfter(number, attempt.wait);
     const bool again =
-        tried.may_try_again && attempt < kMaxAttempts && clock_.Now() + wait < end;
+        attempt.may_try_again && number < kMaxAttempts && clock_.Now() + wait < end;
     if (again && Pause(wait)) continue;
-    if (!tried.status.ok()) {
-      if (!tried.may_try_again) return tried.status;
+    if (!attempt.status.ok()) {
+      if (!attempt.may_try_again) return attempt.status;
       return WithFailure(
-          absl::UnavailableError(absl::StrCat(std::string(tried.status.message()),
-                                              "; asked ", attempt, " times")),
+          absl::UnavailableError(absl::StrCat(std::string(attempt.status.message()),
+                                              "; asked ", number, " times")),
           Failure::kUnreachable);
     }
-    if (IsUnderstood(call, tried.answer.status)) return std::move(tried.answer);
-    return ErrorOf(call, tried.answer);
+    if (IsUnderstood(call, attempt.answer.status)) return std::move(attempt.answer);
+    return ErrorOf(call, attempt.answer);
   }
 }
 

@@ -1,16 +1,17 @@
-// Signed requests to one bucket, each tried again until it is answered: what a server cannot
-// answer now (5xx, 429), and connections that break or stand still, are asked again with
-// growing pauses. All that goes through it may be done twice.
+// Sends signed requests to one bucket, and repeats each until it is answered. If the
+// server cannot answer now (5xx, 429), or a connection breaks or stalls, the request is
+// sent again after growing pauses. Every request may therefore be carried out twice.
 //
 //   S3Client client(settings, {});
 //   const auto answer = client.Do({.method = "HEAD", .key = "night/run1/manifest.json"});
 //
-// Thread safety: any thread; each call has a connection of its own.
+// Thread safety: any thread. Each call uses a connection of its own.
 #pragma once
 
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <stop_token>
 #include <string>
@@ -26,22 +27,22 @@
 #include "server/checkpoint/s3/answers.h"
 #include "server/checkpoint/s3/settings.h"
 
-namespace httplib {
-class Client;
-}
-
 namespace syncline {
 
 struct S3ClientOptions {
-  // After that no other attempt begins.
+  // After this time no further attempt begins. An attempt that has begun gets the time
+  // that is left, plus the time that its bytes take.
   absl::Duration patience = absl::Minutes(2);
-  // How long one may take: this, and what its bytes take at kSlowestBytesPerSecond.
+  // Limit of one attempt: this time, plus the time that its bytes take at
+  // kSlowestBytesPerSecond.
   absl::Duration attempt = absl::Seconds(30);
   absl::Duration connect = absl::Seconds(10);
-  // Instead of waiting between two attempts.
+  // Called instead of waiting between two attempts. Null: the client waits.
   std::function<void(absl::Duration)> pause = {};
-  // Once it is requested (the process is to end) nothing is asked again, and whoever waits
-  // to do so gives up.
+  // Requested when the process is about to end. From then on, failed requests are not
+  // repeated, and callers that wait to repeat one give up. Requests under way are cut and
+  // sent once more with little time, and later requests get as little time. A server that
+  // answers still serves them; a silent one delays nobody.
   std::stop_token hurry = {};
 };
 
@@ -51,13 +52,15 @@ struct S3Call {
   std::map<std::string, std::string> query = {};
   std::map<std::string, std::string> headers = {};  // names in lower case
   ByteView body = {};
-  // Where the answer's bytes go if it is a success; empty: S3Answer::body. With offset: that
-  // many bytes are left out where the server sends the object from its beginning.
+  // Buffer for the answer's bytes if the request succeeds. Empty: they go to
+  // S3Answer::body. If the server ignores the requested range and sends the whole object,
+  // its first `offset` bytes are skipped.
   MutableByteView out = {};
   uint64_t offset = 0;
-  // Statuses beside 2xx that the caller understands.
+  // HTTP statuses other than 2xx that the caller handles itself.
   std::set<int> expected = {};
-  absl::Duration patience = absl::InfiniteDuration();  // if shorter than the client's
+  // The client's patience applies if it is shorter.
+  absl::Duration patience = absl::InfiniteDuration();
 };
 
 struct S3Answer {
@@ -65,7 +68,7 @@ struct S3Answer {
   std::map<std::string, std::string> headers = {};  // names in lower case
   std::string body = {};
   uint64_t received = 0;  // bytes in `out`
-  int attempts = 1;       // the earlier ones may have been carried out, too
+  int attempts = 1;       // earlier attempts may have been carried out too
 
   std::string Header(const std::string& name) const;
 };
@@ -79,35 +82,53 @@ class S3Client {
   S3Client(const S3Client&) = delete;
   S3Client& operator=(const S3Client&) = delete;
 
-  // Errors say what was asked, what the server said, and what to do about it.
+  // Sends the request. Errors say what was asked, what the server answered, and what to
+  // do about it.
   absl::StatusOr<S3Answer> Do(const S3Call& call) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // What `answer` means where it is no success.
+  // Returns the error that an unsuccessful `answer` means.
   absl::Status ErrorOf(const S3Call& call, const S3Answer& answer) const;
   const S3Settings& settings() const { return settings_; }
 
  private:
-  // Of one attempt: an answer, or why there is none.
-  struct Tried {
+  // A connection, with a copy of its descriptor, by which it can be cut.
+  struct Connection;
+  // The result of one attempt: an answer, or the reason why there is none.
+  struct Attempt {
     S3Answer answer = {};
     absl::Status status = {};
     bool may_try_again = false;
-    absl::Duration wait = {};  // what the server asks for
+    bool was_cut = false;
+    absl::Duration wait = {};  // the pause that the server asks for
   };
 
-  Tried Try(const S3Call& call) ABSL_LOCKS_EXCLUDED(mutex_);
-  // False: there is to be no other attempt.
+  // Makes one attempt. `left` is the time left of the patience.
+  Attempt Try(const S3Call& call, absl::Duration left) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Returns the time limit of an attempt that begins now.
+  absl::Duration LimitOf(const S3Call& call, absl::Duration left)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  // Waits before the next attempt. Returns false if there must be none.
   bool Pause(absl::Duration wait) ABSL_LOCKS_EXCLUDED(mutex_);
   std::string NameOf(const S3Call& call) const;
-  std::unique_ptr<httplib::Client> Connection() ABSL_LOCKS_EXCLUDED(mutex_);
-  void GiveBack(std::unique_ptr<httplib::Client> client) ABSL_LOCKS_EXCLUDED(mutex_);
+  std::unique_ptr<Connection> TakeConnection() ABSL_LOCKS_EXCLUDED(mutex_);
+  std::unique_ptr<Connection> NewConnection() ABSL_LOCKS_EXCLUDED(mutex_);
+  void Opened(Connection& connection, int socket) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Returns false if the connection was cut meanwhile.
+  bool Done(Connection& connection) ABSL_LOCKS_EXCLUDED(mutex_);
+  void GiveBack(std::unique_ptr<Connection> connection) ABSL_LOCKS_EXCLUDED(mutex_);
+  void Hurry() ABSL_LOCKS_EXCLUDED(mutex_);
 
   const S3Settings settings_;
   const S3ClientOptions options_;
   const SteadyClock clock_;
   absl::Mutex mutex_;
   SteadyCondition hurried_;
-  std::vector<std::unique_ptr<httplib::Client>> idle_ ABSL_GUARDED_BY(mutex_);
+  std::vector<std::unique_ptr<Connection>> idle_ ABSL_GUARDED_BY(mutex_);
+  std::set<Connection*> busy_ ABSL_GUARDED_BY(mutex_);
+  std::optional<absl::Duration> hurried_at_ ABSL_GUARDED_BY(mutex_);
+
+  // Last member: it uses the others.
+  const std::stop_callback<std::function<void()>> on_hurry_;
 };
 
 }  // namespace syncline

@@ -1,4 +1,4 @@
-// What S3 says when it does not do what it was asked, for people.
+// Turns S3's error answers into messages that say what to do.
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -43,21 +43,22 @@ std::string Advice(const S3Settings& settings, const S3Answer& answer,
   if (region.empty()) region = error.region;
   if (!region.empty() && region != settings.region) {
     return absl::StrCat("the bucket is in region ", Printable(region),
-                        ", and requests are for ", settings.region,
+                        ", but requests are for ", settings.region,
                         "; set AWS_REGION=", Printable(region));
   }
-  const std::string key = absl::StrCat("AWS_ACCESS_KEY_ID ", settings.credentials.key_id);
   if (error.code == "RequestTimeTooSkewed") return "set the clock of this host";
+  // The message must not contain the key: errors appear in logs, in the status and in
+  // events, which many people can read.
   if (error.code == "SignatureDoesNotMatch") {
-    return absl::StrCat("AWS_SECRET_ACCESS_KEY is not that of ", key,
-                        ", or a proxy changes requests");
+    return "AWS_SECRET_ACCESS_KEY is not that of AWS_ACCESS_KEY_ID, or a proxy changes "
+           "requests";
   }
   if (error.code == "InvalidAccessKeyId") {
-    return absl::StrCat("the server does not know ", key);
+    return "the server does not know the key in AWS_ACCESS_KEY_ID";
   }
   if (error.code == "ExpiredToken" || error.code == "InvalidToken") {
-    return absl::StrCat("the temporary credentials of ", key,
-                        " are over; start with new ones");
+    return "the temporary credentials in AWS_SESSION_TOKEN have expired; start with new "
+           "ones";
   }
   if (error.code == "NoSuchBucket") {
     return absl::StrCat("make the bucket ", settings.bucket, ", or name another");
@@ -72,10 +73,10 @@ std::string Advice(const S3Settings& settings, const S3Answer& answer,
       return "set AWS_REGION to the region of the bucket";
     case 401:
     case 403:
-      return absl::StrCat(key,
-                          " may not do that: it needs s3:ListBucket of the bucket, and "
-                          "s3:GetObject, s3:PutObject, s3:DeleteObject and "
-                          "s3:AbortMultipartUpload of what is in it");
+      return "the key in AWS_ACCESS_KEY_ID may not do that: it needs s3:ListBucket of "
+             "the "
+             "bucket, and s3:GetObject, s3:PutObject, s3:DeleteObject and "
+             "s3:AbortMultipartUpload of what is in it";
     default:
       return "";
   }

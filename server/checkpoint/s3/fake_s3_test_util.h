@@ -1,7 +1,7 @@
-// A server in this process that answers as S3 does, as far as S3Store asks, and refuses
-// what is not signed as it should be.
+// An S3 server in this process, for tests. It answers the requests that S3Store makes,
+// and refuses requests that are not signed correctly.
 //
-// Thread safety: hooks run on threads of the server; the methods are for any thread.
+// Thread safety: any thread may call the methods. Hooks run on threads of the server.
 #pragma once
 
 #include <httplib.h>
@@ -28,13 +28,13 @@
 
 namespace syncline {
 
-// What a request asks for: "POST begin", "PUT part", "POST upload" (completes it),
-// "DELETE upload", "GET list"; or the method alone.
+// Called for a request. `what` is "POST begin", "PUT part", "POST upload" (which
+// completes it), "DELETE upload", "GET list", or for all other requests just the method.
 using FakeS3Hook =
     std::function<bool(const std::string& what, httplib::Response& response)>;
 struct FakeS3Hooks {
-  FakeS3Hook before = {};  // true: it has answered, and nothing is done
-  FakeS3Hook after = {};   // it was done; may answer otherwise
+  FakeS3Hook before = {};  // true: the hook has answered, and nothing is done
+  FakeS3Hook after = {};   // after the request was carried out; may change the answer
 };
 
 class FakeS3 {
@@ -72,7 +72,7 @@ class FakeS3 {
         });
   }
 
-  std::atomic<size_t> page = 1000;  // names in an answer
+  std::atomic<size_t> page = 1000;  // names in one page of a list
   std::atomic<bool> knows_if_none_match = true;
   std::atomic<bool> knows_ranges = true;
 
@@ -90,7 +90,7 @@ class FakeS3 {
     for (const auto& [key, object] : objects_) keys.push_back(key);
     return keys;
   }
-  // As a server that loses what it has taken.
+  // Drops a part of all uploads, like a server that loses what it has accepted.
   void LosePart(int number) {
     absl::MutexLock lock(&mutex_);
     for (auto& [id, upload] : uploads_) upload.parts.erase(number);
@@ -129,7 +129,7 @@ class FakeS3 {
     return decoded;
   }
 
-  // From what came over the wire, as it came.
+  // Checks the signature of the request exactly as it was received.
   static bool IsSigned(const httplib::Request& in) {
     const std::vector<std::string> target =
         absl::StrSplit(in.target, absl::MaxSplits('?', 1));
@@ -299,7 +299,7 @@ class FakeS3 {
     }
     out.set_header("x-amz-meta-syncline-mark", object->second.mark);
     const std::string& bytes = object->second.bytes;
-    // What is beyond the end httplib would answer by itself, and otherwise.
+    // httplib would answer ranges beyond the end by itself, but not as S3 does.
     httplib::Ranges& ranges = const_cast<httplib::Request&>(in).ranges;
     if (!knows_ranges) ranges.clear();
     if (!ranges.empty()) {

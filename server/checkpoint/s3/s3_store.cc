@@ -19,7 +19,7 @@
 namespace syncline {
 namespace {
 
-// At the start: whoever waits for it looks at it.
+// Limit for the requests at the start of the process, because a user waits for them.
 constexpr absl::Duration kPatienceAtStart = absl::Seconds(20);
 
 class S3Store final : public BlobStore {
@@ -40,14 +40,14 @@ class S3Store final : public BlobStore {
       auto page = ParseListPage(answer.body);
       if (!page.ok()) return About(page.status());
       for (Blob& blob : page->objects) {
-        // What some programs make for a folder is no blob.
+        // Some programs make objects that stand for folders. They are not blobs.
         if (blob.name.size() <= root || absl::EndsWith(blob.name, "/")) continue;
         blob.name.erase(0, root);
         blobs.push_back(std::move(blob));
       }
       if (page->next.empty()) break;
       if (page->next == std::exchange(call.query["continuation-token"], page->next)) {
-        return About(absl::DataLossError("the list of the bucket does not end"));
+        return About(absl::DataLossError("the listing of the bucket does not end"));
       }
     }
     std::ranges::sort(blobs, {}, &Blob::name);
@@ -83,7 +83,7 @@ class S3Store final : public BlobStore {
   absl::Status Claim(const std::string& name) override {
     SYNCLINE_ASSIGN_OR_RETURN(const bool is_mine, PutIfAbsent(name, NewS3Mark()));
     if (is_mine) return absl::OkStatus();
-    return absl::AlreadyExistsError(absl::StrCat(UrlOf(name), " is there already"));
+    return absl::AlreadyExistsError(absl::StrCat(UrlOf(name), " exists already"));
   }
 
   absl::Status Delete(const std::string& name) override {
@@ -97,7 +97,7 @@ class S3Store final : public BlobStore {
 
   std::string Describe() const override { return client_.settings().Describe(); }
 
-  // At the start.
+  // Checks at the start that the bucket can be listed.
   absl::Status Look() {
     const S3Call call = {
         .query = {{"list-type", "2"}, {"max-keys", "1"}, {"prefix", KeyOf("")}}};
@@ -105,20 +105,21 @@ class S3Store final : public BlobStore {
     return About(ParseListPage(answer.body).status());
   }
 
+  // Checks at the start that the server supports conditional PUT.
   absl::Status TryClaims() {
     const std::string mark = NewS3Mark();
     const std::string name = absl::StrCat(".syncline-tried-", mark);
     SYNCLINE_RETURN_IF_ERROR(PutIfAbsent(name, mark).status());
-    // The same again, as another.
+    // Another client would write the same object with another mark.
     const auto second = PutIfAbsent(name, NewS3Mark());
     const absl::Status gone = Delete(name);
     SYNCLINE_RETURN_IF_ERROR(second.status());
     if (*second) {
-      return absl::FailedPreconditionError(absl::StrCat(
-          Describe(),
-          " overwrites an object in spite of If-None-Match: *, so two "
-          "coordinators could write one checkpoint; take a server, or a newer version of "
-          "it, that knows conditional writes"));
+      return absl::FailedPreconditionError(
+          absl::StrCat(Describe(),
+                       " overwrites an object in spite of If-None-Match: *, so two "
+                       "coordinators could write one checkpoint; use a server that "
+                       "supports conditional writes, or a newer version of this one"));
     }
     return gone;
   }
@@ -136,7 +137,7 @@ class S3Store final : public BlobStore {
     return {status.code(), absl::StrCat(Describe(), ": ", status.message())};
   }
 
-  // False when there is one that another made.
+  // Returns false if the object exists and another client made it.
   absl::StatusOr<bool> PutIfAbsent(const std::string& name, const std::string& mark) {
     const S3Call put = {.method = "PUT",
                         .key = KeyOf(name),
@@ -146,12 +147,12 @@ class S3Store final : public BlobStore {
     if (answer.status == 501) {
       return absl::FailedPreconditionError(absl::StrCat(
           std::string(client_.ErrorOf(put, answer).message()),
-          ": it does not know If-None-Match: *, without which two coordinators could "
-          "write one checkpoint; take a server that knows conditional writes"));
+          ": it does not support If-None-Match: *, without which two coordinators could "
+          "write one checkpoint; use a server that supports conditional writes"));
     }
     if (answer.status != 412) return true;
     if (answer.attempts == 1) return false;
-    // An earlier attempt of ours may have made it, and its answer was lost.
+    // An earlier attempt of this call, whose answer was lost, may have made it.
     return HasS3Mark(client_, put.key, mark);
   }
 
@@ -159,7 +160,8 @@ class S3Store final : public BlobStore {
   S3Client client_;
 };
 
-// What cannot become right by itself is the operator's to set right.
+// Marks errors that do not pass by themselves as the operator's to mend
+// (Failure::kUsage).
 absl::Status AtStart(const absl::Status& status) {
   if (status.ok() || FailureOf(status) != Failure::kNone) return status;
   return WithFailure(

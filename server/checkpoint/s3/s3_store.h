@@ -1,7 +1,8 @@
-// Blobs as objects of a bucket: of Amazon S3, or of a server that speaks its protocol.
+// A BlobStore in a bucket of Amazon S3, or of a server that speaks its protocol.
 //
-// What is small is put at once; the rest in parts of one size, each sent again until it is
-// there. The bucket shows an object when all of it is there.
+// A small blob is sent in one request. A larger one is sent in parts of equal size, and
+// each part is repeated until it has arrived. The bucket shows the object only when it is
+// complete.
 //
 //   SYNCLINE_ASSIGN_OR_RETURN(const S3Settings settings,
 //                             FindS3Settings("s3://models/night", environment));
@@ -20,18 +21,20 @@ namespace syncline {
 
 struct S3StoreOptions {
   S3ClientOptions client = {};
-  // The first ones stay in memory until Finish, as does the one that is being filled.
-  // S3 takes parts of at least 5 MiB, at most 10,000 of them.
+  // Size of a part. The parts at the front of each blob stay in memory until Finish, and
+  // so does the part that is being filled. S3 takes parts of at least 5 MiB, and at most
+  // 10,000 of them.
   size_t part_bytes = size_t{8} << 20;
 };
 
-// Tries once whether the bucket can be listed and written, and whether its server knows a
-// conditional PUT, without which two coordinators could claim the same run. It makes an
-// object of its own for that, and deletes it.
+// Opens a bucket for reading and writing. It first tries whether the bucket can be listed
+// and written, and whether its server supports conditional PUT; without that, two
+// coordinators could claim the same run. For this test it makes an object and deletes it
+// again.
 absl::StatusOr<std::unique_ptr<BlobStore>> OpenS3Store(const S3Settings& settings,
                                                        const S3StoreOptions& options);
 
-// For commands that only read: the bucket must be there.
+// Opens a bucket for commands that only read. The bucket must exist.
 absl::StatusOr<std::unique_ptr<BlobStore>> OpenExistingS3Store(
     const S3Settings& settings, const S3StoreOptions& options);
 

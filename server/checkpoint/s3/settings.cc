@@ -23,7 +23,7 @@ namespace {
 
 constexpr absl::string_view kScheme = "s3://";
 
-// A key has at most 1,024 bytes, with what a job and its checkpoints are called.
+// A key has at most 1,024 bytes, including the names of the job and its checkpoints.
 constexpr size_t kMaxPrefixBytes = 512;
 
 absl::Status Wrong(const std::string& message) {
@@ -61,8 +61,9 @@ absl::Status SplitLocation(const std::string& location, S3Settings& settings) {
         return part.empty() || part == "." || part == "..";
       });
   if (has_holes || rest.size() > kMaxPrefixBytes || !IsPrintable(settings.prefix)) {
-    return Wrong(absl::StrCat("the prefix of '", Printable(location),
-                              "' is no name: no part of it may be empty, '.' or '..'"));
+    return Wrong(
+        absl::StrCat("the prefix of '", Printable(location),
+                     "' is not a name: no part of it may be empty, '.' or '..'"));
   }
   return absl::OkStatus();
 }
@@ -71,7 +72,7 @@ absl::Status SetAmazon(S3Settings& settings) {
   const bool is_china = absl::StartsWith(settings.region, "cn-");
   std::string host =
       absl::StrCat("s3.", settings.region, ".amazonaws.com", is_china ? ".cn" : "");
-  // A certificate for *.s3... covers no name with another dot.
+  // A certificate for *.s3.REGION.amazonaws.com does not cover a name with another dot.
   if (absl::StrContains(settings.bucket, ".")) {
     settings.root = absl::StrCat("/", UriEncodePath(settings.bucket));
   } else {
@@ -82,7 +83,7 @@ absl::Status SetAmazon(S3Settings& settings) {
   return absl::OkStatus();
 }
 
-// "http://minio:9000", "https://example.com/storage/s3".
+// `endpoint`: "http://minio:9000" or "https://example.com/storage/s3".
 absl::Status SetEndpoint(const std::string& endpoint, S3Settings& settings) {
   absl::string_view rest = endpoint;
   const bool seals = absl::ConsumePrefix(&rest, "https://");
@@ -104,11 +105,11 @@ absl::Status SetEndpoint(const std::string& endpoint, S3Settings& settings) {
   const bool is_clean = endpoint.find_first_of(" \t\r\n@?#\"'<>") == std::string::npos;
   if ((!seals && !is_plain) || host.empty() || !has_port || !is_clean) {
     const bool may_name_a_password = absl::StrContains(endpoint, "@");
-    return Wrong(absl::StrCat("AWS_ENDPOINT_URL(_S3) ",
-                              may_name_a_password
-                                  ? "with an @ in it"
-                                  : absl::StrCat("'", Printable(endpoint), "'"),
-                              " is no address; write http://HOST:PORT or https://HOST"));
+    return Wrong(
+        absl::StrCat("AWS_ENDPOINT_URL(_S3) ",
+                     may_name_a_password ? "with an @ in it"
+                                         : absl::StrCat("'", Printable(endpoint), "'"),
+                     " is not an address; write http://HOST:PORT or https://HOST"));
   }
   const bool is_hex_ipv6 =
       absl::StartsWith(host, "[") && std::ranges::any_of(host, [](char c) {
@@ -155,10 +156,10 @@ absl::StatusOr<S3Settings> FindS3Settings(const std::string& location,
   if (settings.credentials.key_id.empty() || settings.credentials.secret.empty()) {
     return Wrong(absl::StrCat(
         "checkpoints in ", Printable(location),
-        " need AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY in the environment (of "
-        "temporary credentials AWS_SESSION_TOKEN, too); profiles, web identities and "
+        " need AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY in the environment (and "
+        "AWS_SESSION_TOKEN for temporary credentials); profiles, web identities and "
         "instance roles are not read: aws configure export-credentials --format env "
-        "makes variables of them"));
+        "turns them into variables"));
   }
   for (const auto& [name, value] :
        {std::pair{"AWS_ACCESS_KEY_ID", &settings.credentials.key_id},
@@ -168,9 +169,10 @@ absl::StatusOr<S3Settings> FindS3Settings(const std::string& location,
       return absl::ascii_isgraph(static_cast<unsigned char>(c));
     });
     if (!is_clean) {
-      return Wrong(absl::StrCat(name,
-                                " has a space, a line break or the like in it: was it "
-                                "made from a file that ends with a new line?"));
+      return Wrong(
+          absl::StrCat(name,
+                       " contains a space, a line break or another invisible character: "
+                       "was it read from a file that ends with a newline?"));
     }
   }
   settings.region = first_of({"AWS_REGION", "AWS_DEFAULT_REGION"});
@@ -180,7 +182,7 @@ absl::StatusOr<S3Settings> FindS3Settings(const std::string& location,
   });
   if (!is_region) {
     return Wrong(absl::StrCat("AWS_REGION '", Printable(settings.region),
-                              "' is no region; write one such as eu-central-1"));
+                              "' is not a region; write one such as eu-central-1"));
   }
   settings.ca_bundle = first_of({"AWS_CA_BUNDLE"});
   const std::string endpoint = first_of({"AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"});

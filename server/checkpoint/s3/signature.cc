@@ -45,7 +45,7 @@ std::string Hmac(absl::string_view key, absl::string_view text) {
   return {reinterpret_cast<const char*>(sum.data()), size};
 }
 
-// Spaces in a row count as one, and none at the ends.
+// Removes spaces at both ends, and replaces each run of spaces by one.
 std::string Trimmed(absl::string_view value) {
   return absl::StrJoin(absl::StrSplit(value, ' ', absl::SkipEmpty()), " ");
 }

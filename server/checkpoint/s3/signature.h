@@ -1,9 +1,9 @@
-// AWS Signature Version 4: proves with each request who sends it, and that nothing of it was
-// changed on the way, the body included.
+// AWS Signature Version 4 proves who sent a request, and that nothing in it was changed
+// on the way, the body included.
 //
 // https://docs.aws.amazon.com/AmazonS3/latest/API/sig-v4-header-based-auth.html
 //
-// Thread safety: functions without state.
+// Thread safety: pure functions.
 #pragma once
 
 #include <map>
@@ -16,26 +16,27 @@
 
 namespace syncline {
 
-// As S3 wants names in requests: each byte as %XX but letters, digits and "-._~".
+// Encodes a name for a request: each byte as %XX, except letters, digits and "-._~".
 std::string UriEncode(absl::string_view text);
-// The same, but for '/'.
+// Does the same but keeps '/'.
 std::string UriEncodePath(absl::string_view path);
 
-// "a=1&b=", encoded and in order of the encoded names, as it is sent and signed.
+// Returns the query as it is sent and signed: "a=1&b=", encoded and sorted by encoded
+// name.
 std::string CanonicalQuery(const std::map<std::string, std::string>& query);
 
-// 64 hexadecimal digits.
+// Returns the SHA-256 hash as 64 hexadecimal digits.
 std::string Sha256Hex(ByteView bytes);
 
-// "20130524T000000Z", the header x-amz-date.
+// Returns the value of the header x-amz-date: "20130524T000000Z".
 std::string AmzDate(absl::Time time);
 
 struct SignedRequest {
   std::string method;
-  std::string path;        // encoded, as it is sent
-  std::string query = {};  // canonical
-  std::map<std::string, std::string> headers =
-      {};  // all that are signed; names in lower case
+  std::string path;        // percent-encoded, as it is sent
+  std::string query = {};  // from CanonicalQuery
+  // All headers that are signed, with names in lower case.
+  std::map<std::string, std::string> headers = {};
   std::string payload_sha256 = {};
 };
 
@@ -44,7 +45,8 @@ struct SigningScope {
   std::string service = "s3";
 };
 
-// The header Authorization. `request` has the header x-amz-date of `time`.
+// Returns the value of the header Authorization. REQUIRES: `request` has the header
+// x-amz-date with AmzDate(time).
 std::string Authorization(const SignedRequest& request, const SigningScope& scope,
                           const S3Credentials& credentials, absl::Time time);
 

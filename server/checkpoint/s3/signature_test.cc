@@ -1,5 +1,5 @@
-// The examples that Amazon publishes, for S3 and for signatures as such (the test suite of
-// Signature Version 4).
+// Tests with the examples that Amazon publishes for S3 and in its test suite of Signature
+// Version 4.
 #include "server/checkpoint/s3/signature.h"
 
 #include <span>

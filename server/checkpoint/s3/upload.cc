@@ -10,6 +10,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "comm/base/check.h"
+#include "comm/base/printable.h"
 #include "comm/base/status.h"
 #include "server/checkpoint/s3/answers.h"
 
@@ -18,10 +19,10 @@ namespace {
 
 constexpr size_t kMaxParts = 10000;
 
-// A process that ends does not wait for a server that is gone.
+// A process that ends must not wait for a server that is gone.
 constexpr absl::Duration kPatienceToAbort = absl::Seconds(3);
 
-// Takes from the front of `bytes` what fits into `to`.
+// Moves bytes from the front of `bytes` to `to`, until that has `size` bytes.
 void Fill(std::vector<std::byte>& to, size_t size, ByteView& bytes) {
   const size_t taken = std::min(size - to.size(), bytes.size());
   to.insert(to.end(), bytes.begin(), bytes.begin() + static_cast<ptrdiff_t>(taken));
@@ -110,7 +111,8 @@ absl::Status S3Upload::SendPart(size_t number, ByteView bytes) {
     return absl::ResourceExhaustedError(absl::StrCat(
         "s3://", client_.settings().bucket, "/", options_.key, " has more than ",
         kMaxParts, " parts of ", options_.part_bytes >> 20,
-        " MiB, which S3 does not take; give the job more servers, or --engine-threads"));
+        " MiB, which S3 does not accept; give the job more servers, or "
+        "--engine-threads"));
   }
   const S3Call call = {
       .method = "PUT",
@@ -123,7 +125,7 @@ absl::Status S3Upload::SendPart(size_t number, ByteView bytes) {
   if (!etags_[number - 1].empty()) return absl::OkStatus();
   return absl::DataLossError(absl::StrCat("s3://", client_.settings().bucket, "/",
                                           options_.key, ": part ", number,
-                                          " was taken without an ETag"));
+                                          " was accepted without an ETag"));
 }
 
 absl::Status S3Upload::PutAtOnce() {
@@ -144,16 +146,20 @@ absl::Status S3Upload::Complete() {
                        .body = std::as_bytes(std::span(xml)),
                        .expected = {404}};
   SYNCLINE_ASSIGN_OR_RETURN(S3Answer answer, client_.Do(call));
-  if (answer.status == 404) {
-    // An earlier attempt may have ended it, and its answer was lost.
-    SYNCLINE_ASSIGN_OR_RETURN(is_finished_, HasS3Mark(client_, options_.key, mark_));
-    return is_finished_ ? absl::OkStatus() : client_.ErrorOf(call, answer);
-  }
-  is_finished_ = true;
-  return absl::OkStatus();
+  is_finished_ = answer.status != 404 && IsUploadComplete(answer.body);
+  if (is_finished_) return absl::OkStatus();
+  // An earlier attempt, whose answer was lost, may have completed the upload; or this one
+  // did.
+  SYNCLINE_ASSIGN_OR_RETURN(is_finished_, HasS3Mark(client_, options_.key, mark_));
+  if (is_finished_) return absl::OkStatus();
+  if (answer.status == 404) return client_.ErrorOf(call, answer);
+  return absl::DataLossError(absl::StrCat(
+      "s3://", client_.settings().bucket, "/", options_.key, ": HTTP ", answer.status,
+      " in answer to the end of its upload, with '", Printable(answer.body),
+      "', but the object is not there; check the endpoint, and any proxy on the way"));
 }
 
-// As well as it can be: what stays costs space until the bucket's rules delete it.
+// Best effort: parts that stay cost space until a rule of the bucket deletes them.
 void S3Upload::Abort() {
   (void)client_.Do({.method = "DELETE",
                     .key = options_.key,

@@ -1,7 +1,8 @@
-// One object on its way to a bucket.
+// Uploads one object to a bucket.
 //
-// The bytes at its front come last, so the parts that hold them wait in memory until then;
-// all others leave as soon as they are full.
+// The bytes at the front of the object come last (BlobWriter::Finish). The parts that
+// hold them therefore wait in memory until then; all other parts are sent as soon as they
+// are full.
 //
 // Thread safety: one thread at a time.
 #pragma once
@@ -18,11 +19,12 @@
 
 namespace syncline {
 
-// Metadata of an object that says which call made it: the answer may be lost.
+// A header of the object's metadata. Its value tells which call made the object, in case
+// the answer to that call is lost.
 inline constexpr char kS3MarkHeader[] = "x-amz-meta-syncline-mark";
 
 std::string NewS3Mark();
-// False when there is no such object, too.
+// Returns false also if there is no such object.
 absl::StatusOr<bool> HasS3Mark(S3Client& client, const std::string& key,
                                const std::string& mark);
 
@@ -34,9 +36,9 @@ class S3Upload final : public BlobWriter {
     size_t part_bytes = 0;
   };
 
-  // `client` outlives it.
+  // `client` must outlive the upload.
   S3Upload(S3Client& client, Options options);
-  ~S3Upload() override;  // gives it up, unless it is finished
+  ~S3Upload() override;  // aborts the upload unless it is finished
 
   absl::Status Append(ByteView bytes) override;
   absl::Status Finish(ByteView head) override;
@@ -51,11 +53,11 @@ class S3Upload final : public BlobWriter {
   S3Client& client_;
   const Options options_;
   const std::string mark_ = NewS3Mark();
-  const size_t front_bytes_;        // whole parts that hold the head
-  std::vector<std::byte> front_;    // until Finish
-  std::vector<std::byte> filling_;  // the part after those that were sent
-  std::vector<std::string> etags_;  // by number of the part; empty: not sent yet
-  std::string upload_;              // its id; empty: none has begun
+  const size_t front_bytes_;        // size of the parts that hold the head
+  std::vector<std::byte> front_;    // kept until Finish
+  std::vector<std::byte> filling_;  // the part that is being filled
+  std::vector<std::string> etags_;  // by part, from number 1 on; empty: not sent yet
+  std::string upload_;              // id of the upload; empty: not begun
   bool is_finished_ = false;
 };
 

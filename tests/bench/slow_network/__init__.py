@@ -1,1 +1,1 @@
-"""Parts of ../slow_network.py."""
+"""Modules of ../slow_network.py."""

@@ -1,7 +1,7 @@
-"""One worker of the rival: torch's DistributedDataParallel over gloo, on the network, samples and steps of the demo.
+"""One worker of the comparison: torch's DistributedDataParallel over gloo, with the model, samples and steps of the demo.
 
-Started by ../slow_network.py with RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT. Writes the report that fashion_mnist
-writes, as far as slow_network.py reads it. The clock stops while rank 0 tests, as it does in fashion_mnist.
+../slow_network.py starts it with RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT. It writes the part of fashion_mnist's
+report that slow_network.py reads. As in fashion_mnist, the clock stops while rank 0 tests.
 """
 
 import argparse
@@ -44,7 +44,7 @@ def accuracy(options, model, test):
 
 
 def register(parallel, hook):
-    if hook == "fp16":  # torch's hook of BF16 is for NCCL only
+    if hook == "fp16":  # torch's hook for BF16 needs NCCL
         from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 
         parallel.register_comm_hook(None, default_hooks.fp16_compress_hook)
@@ -56,10 +56,11 @@ def register(parallel, hook):
 
 
 def train(options, model, data):
-    """The report."""
+    """Trains, and returns the report."""
     (images, labels), test = data
     rank, world = distributed.get_rank(), distributed.get_world_size()
-    # Over gloo, whose operations have no names, PowerSGD's of two buckets meet in another order on each rank, and abort.
+    # gloo's operations have no names. PowerSGD's operations of two buckets come in a different order on each rank, and
+    # abort, so there is only one bucket.
     buckets = {"bucket_cap_mb": 1000} if options.hook == "powersgd" else {}
     parallel = nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=True, **buckets)
     register(parallel, options.hook)

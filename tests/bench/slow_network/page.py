@@ -1,4 +1,4 @@
-"""What slow_network.py measured, as lines, tables, a plot and a page."""
+"""Shows the results of slow_network.py as lines, tables, a plot and a page."""
 
 import pathlib
 import statistics
@@ -10,7 +10,7 @@ ALLOWED = 0.5  # points of accuracy
 
 
 def reached(run, target):
-    """The first evaluation at or above the target, in percent, or None."""
+    """Returns the first evaluation at or above the target, in percent, or None."""
     return next((one for one in run["evaluations"] if 100 * one["accuracy"] >= target), None)
 
 
@@ -32,27 +32,27 @@ def rate_name(rate):
 
 
 def middle(values):
-    """The median, or None where one of the values is."""
+    """Returns the median, or None if one of the values is None."""
     values = list(values)
     return None if None in values else statistics.median(values)
 
 
 def whole(run, results):
-    """The run itself, or of a probe the one that trained to the end: without a limit, by the same steps."""
+    """Returns the run itself. For a probe it returns the run without a limit, which made the same steps to the end."""
     if not run.get("is_probe"):
         return run
     return next(one for one in results if one["rate"] == "none" and (one["contender"], one["seed"]) == (run["contender"], run["seed"]))
 
 
 def first_at(run, results, target):
-    """When it reached the target: (step, seconds), or None."""
+    """Returns when the run reached the target: (step, seconds), or None."""
     first = reached(whole(run, results), target)
     seconds_per_step = run["seconds"] / run["steps"]
     return first and (first["step"], first["step"] * seconds_per_step if run.get("is_probe") else first["seconds"])
 
 
 def summary(runs, results, target):
-    """Medians over the seeds of one contender at one rate."""
+    """Returns medians over the seeds of one contender at one rate."""
     firsts = [first_at(run, results, target) for run in runs]
     return {
         "seeds": len(runs),
@@ -66,7 +66,7 @@ def summary(runs, results, target):
 
 
 def tuning(results, names, target):
-    """Of each contender and learning rate the steps to the target, and the accuracy at the end."""
+    """Returns the steps to the target and the final accuracy of each contender and learning rate."""
     rates = sorted({run["lr"] for run in results})
     lines = ["| steps to " + f"{target:g} %, accuracy at the end | " + " | ".join(f"{rate:g}" for rate in rates) + " |", "|---" * (len(rates) + 1) + "|"]
     for key, runs in by_contender(results, "none", names).items():
@@ -111,7 +111,7 @@ def table(results, rate, names, target):
 
 
 def shown_rates(results):
-    """All but "none" where it is only there for the probes of the others."""
+    """Returns the rates to show: not "none" if it was run only for the probes of the others."""
     is_probed = any(run.get("is_probe") for run in results)
     return [rate for rate in rates_of(results) if not (is_probed and rate == "none")]
 
@@ -121,7 +121,7 @@ def tables(results, names, target):
 
 
 def plot(results, names, options):
-    """The file that it wrote, or None without matplotlib."""
+    """Draws the plot. Returns its file, or None without matplotlib."""
     try:
         import matplotlib
     except ImportError:
@@ -154,7 +154,7 @@ def rates_used(results, names):
 
 
 def verdict(results, names, target):
-    """The goal in both readings: time to the target, and accuracy after the same steps."""
+    """Returns the verdict on both goals: time to the target, and accuracy after the same steps."""
     sums = {key: summary(runs, results, target) for key, runs in by_contender(results, "100mbit", names).items()}
     rival = sums.pop("ddp", None)
     for key in ("bf16", "ddp-fp16", "ddp-powersgd"):
@@ -173,12 +173,12 @@ def verdict(results, names, target):
 
 
 def parameters(options):
-    """In millions (worker/examples/fashion_mnist/model.h)."""
+    """Returns the number of parameters in millions (worker/examples/fashion_mnist/model.h)."""
     return (32 * 25 + 32 + 64 * 288 + 64 + options.hidden * 3137 + 10 * options.hidden + 10) / 1e6
 
 
 def section(results, names, options, version, image):
-    """What --write puts between the two comments of the page that bear the model's size."""
+    """Returns the text that --write puts between the page's two comments for this model's size."""
     import convergence
 
     seeds = len({run["seed"] for run in results})
@@ -210,7 +210,7 @@ def marks(options):
 
 
 def replaced(page, options, text):
-    """The page with the text as its section of this model."""
+    """Returns the page with this text as the model's section."""
     begin, end = marks(options)
     if page.count(begin) != 1 or page.count(end) != 1:
         raise ValueError(f"{options.write} has no section of this model: write {begin.strip()} and {end.strip()} where it shall be")

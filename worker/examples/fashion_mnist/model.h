@@ -4,9 +4,10 @@
 //   1x28x28 - conv 5x5/2, 32 - relu - conv 3x3, 64 - maxpool 2 - relu - full 256 - relu -
 //   full 10
 //
-// About 0.83 M parameters; with 8,000 hidden units in place of 256, 25.2 M. Weights are FP32. With Precision::kBf16 the forward and
-// backward passes run under autocast: convolutions in BF16, the loss in FP32. Runs on
-// CUDA where LibTorch has it, otherwise on one CPU thread. Not thread-safe.
+// About 0.83 M parameters; with 8,000 hidden units in place of 256, 25.2 M. Weights are
+// FP32. With Precision::kBf16 the forward and backward passes run under autocast:
+// convolutions in BF16, the loss in FP32. Runs on CUDA where LibTorch has it, otherwise
+// on one CPU thread. Not thread-safe.
 #pragma once
 
 #include <cstdint>

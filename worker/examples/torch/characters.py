@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""A transformer of 1.3 M parameters learns to write Python's documentation, character by character.
+"""Trains a transformer of 1.3 M parameters to write Python's documentation, character by character.
 
-    python characters.py                                                                      # one process, servers of its own
-    syncline run --standalone --nproc-per-node 2 -- python characters.py --mode diloco         # every 100 steps
+    python characters.py                                                                      # one process, its own servers
+    syncline run --standalone --nproc-per-node 2 -- python characters.py --mode diloco         # synchronises every 100 steps
 
-The text is what Python's help() knows, which is part of every installation (Debian: libpython3-stdlib).
+The text is that of Python's help(), which is part of every installation (Debian: libpython3-stdlib).
 """
 import argparse
 import json
@@ -20,7 +20,7 @@ CONTEXT, WIDTH, LAYERS, HEADS = 64, 160, 4, 4
 
 
 def load():
-    """The text as numbers, for training and for validation, and its characters."""
+    """Returns the text as numbers, for training and for validation, and its characters."""
     text = "\n".join(topics.topics[name] for name in sorted(topics.topics))
     characters = sorted(set(text))
     number = {character: i for i, character in enumerate(characters)}
@@ -58,7 +58,7 @@ class Transformer(nn.Module):
 
 
 def make_optimizer(model, flags):
-    """All that the modes differ in."""
+    """Returns the optimizer of the mode. The modes differ in nothing else."""
     options = {"lr": flags.lr, "weight_decay": 0.1, "betas": (0.9, 0.99)}
     if flags.mode.startswith("diloco"):
         codecs = {"push": "int4", "publish": "int8"} if flags.mode == "diloco-int4" else {}
@@ -94,7 +94,7 @@ def main():
     begin = time.monotonic()
     with make_optimizer(model, flags) as optimizer:
         scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, flags.lr, flags.steps, pct_start=0.05, cycle_momentum=False)
-        random = torch.Generator().manual_seed(flags.seed * 1000 + optimizer.rank)  # each worker reads elsewhere
+        random = torch.Generator().manual_seed(flags.seed * 1000 + optimizer.rank)  # each worker reads other parts
         for step in range(flags.steps):
             optimizer.zero_grad()
             starts = torch.randint(len(train) - CONTEXT, (flags.batch_size,), generator=random)

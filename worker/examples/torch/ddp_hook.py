@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""A program for DistributedDataParallel, with one line that differs: (1), a hook that averages gradients by Syncline's servers.
+"""Trains with DistributedDataParallel and a hook, marked (1), by which Syncline's servers average the gradients.
 
     syncline run --standalone --nproc-per-node 2 -- python ddp_hook.py --push onebit
     syncline run --standalone --nproc-per-node 2 -- python ddp_hook.py --push none      # DDP's own all-reduce
 
-It learns to sort rows of numbers, and says how many bytes the gradients took.
+The model learns to sort rows of numbers. At the end the program prints how many bytes the gradients took.
 """
 import argparse
 

@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
-"""Workers come and go while this trains. In one terminal, two workers:
+"""Trains while workers join, leave and die. Start two workers in one terminal:
 
     syncline run --standalone --nproc-per-node 2 --max-restarts 3 -- python elastic.py
 
-In another: kill one of them (`kill -9`), and the launcher starts it again into the running job. Let one more join: run this
-with RANK=2 WORLD_SIZE=2, and with the SYNCLINE_COORDINATOR, SYNCLINE_JOB and SYNCLINE_RUN_ID of the others. Stop one (`kill -STOP`)
-until it is dropped, and let it go on (`kill -CONT`): it joins again.
+Then try this in another one:
+
+- Kill a worker (`kill -9`). The launcher starts it again, and it joins the running job.
+- Add a worker: run this with RANK=2 WORLD_SIZE=2, and with the SYNCLINE_COORDINATOR, SYNCLINE_JOB and SYNCLINE_RUN_ID of the others.
+- Stop a worker (`kill -STOP`) until it is dropped, and let it continue (`kill -CONT`). It joins again.
 """
 import argparse
 import time
@@ -31,7 +33,7 @@ def train(state, flags, data):
     loader = torch.utils.data.DataLoader(data, batch_sampler=state.sampler)
     while state.sampler.epoch < flags.epochs and not flags.until.exists():
         epoch = state.sampler.epoch
-        for rows, labels in loader:  # of a worker that joins in the middle: the rest of the epoch
+        for rows, labels in loader:  # a worker that joins in the middle gets the rest of the epoch
             state.optimizer.zero_grad()
             loss = nn.functional.mse_loss(state.model(rows), labels)
             loss.backward()

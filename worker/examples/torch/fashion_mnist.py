@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Trains Fashion-MNIST with PyTorch and Syncline. The three lines marked (1) to (3) are all that differs from plain torch.
+"""Trains Fashion-MNIST with PyTorch and Syncline. Only the three lines marked (1) to (3) differ from plain torch.
 
-    python fashion_mnist.py                                                    # one process, servers of its own
+    python fashion_mnist.py                                                    # one process, its own servers
     syncline run --standalone --nproc-per-node 4 -- python fashion_mnist.py    # four workers
 
-The data is Debian's package dataset-fashion-mnist, or the four files of it in --data.
+The data comes from Debian's package dataset-fashion-mnist, or from its four files in the folder --data.
 """
 import argparse
 import gzip
@@ -17,7 +17,7 @@ from torch import nn
 
 
 def load(folder, part):
-    """Pictures as 1 x 28 x 28 numbers from 0 to 1, and their classes."""
+    """Returns pictures as 1 x 28 x 28 numbers from 0 to 1, and their classes."""
     def numbers(name, header):
         with gzip.open(folder / f"{part}-{name}-ubyte.gz") as file:
             return torch.frombuffer(bytearray(file.read()[header:]), dtype=torch.uint8)
@@ -56,7 +56,7 @@ def main():
     begin = time.monotonic()
     for epoch in range(flags.epochs):
         order = torch.randperm(len(classes), generator=torch.Generator().manual_seed(epoch))
-        order = order[optimizer.rank::optimizer.world_size]  # (3) each worker has its part, as with a DistributedSampler
+        order = order[optimizer.rank::optimizer.world_size]  # (3) each worker takes its part, as with a DistributedSampler
         for step, rows in enumerate(order.split(flags.batch_size)[:flags.steps]):
             optimizer.zero_grad()
             loss = nn.functional.cross_entropy(model(pictures[rows]), classes[rows])

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Trains a tiny GPT-2, randomly initialised, with Hugging Face's Trainer: the lines (1) to (5) are Syncline's.
+"""Trains a tiny GPT-2 with random initial weights, with Hugging Face's Trainer. Lines marked (1) to (5) concern Syncline.
 
     pip install transformers accelerate
-    python gpt2_trainer.py                                                                  # one process, servers of its own
+    python gpt2_trainer.py                                                                  # one process, its own servers
     syncline run --standalone --nproc-per-node 2 -- python gpt2_trainer.py --push onebit    # two workers
 
-It reads the source of a module of Python's own, byte by byte, and needs no hub.
+It learns the source of one of Python's modules, byte by byte, and downloads nothing.
 """
 import argparse
 import inspect
@@ -19,7 +19,7 @@ import syncline.torch
 
 
 class Bytes(Dataset):
-    """Windows of `length` bytes; of each `ranks` of them this rank's."""
+    """Windows of `length` bytes. This rank takes every `ranks`-th window."""
 
     def __init__(self, data, length, rank, ranks):
         self.windows = torch.frombuffer(bytearray(data), dtype=torch.uint8).long().unfold(0, length, length // 2)[rank::ranks]

@@ -1,4 +1,4 @@
-"""syncline.assert_equal: what all ranks hear of a tensor that differs, and of a rank that does not come."""
+"""Tests of syncline.assert_equal: the errors of all ranks about a tensor that differs, and about a rank that does not come."""
 import os
 import sys
 import tempfile
@@ -10,7 +10,7 @@ from torch_support import meeting_place, nn, torch
 
 import syncline
 
-# Without servers: ranks by the environment. What a test does is `{body}`; `x` is the same on all ranks.
+# The program of a rank, without servers; the environment gives the rank. `{body}` is the test's; `x` is the same on all ranks.
 RANK = """
     import os, sys, time, torch
     import syncline
@@ -46,7 +46,7 @@ class Ranks(unittest.TestCase):
         return programs
 
     def finish(self, programs):
-        """Lets them go once all have done what they had to."""
+        """Lets the ranks end once all have done their work, and waits for them."""
         for program in programs:
             program.await_line("^end$")
         open(os.path.join(os.path.dirname(self.gate), "over"), "w").close()
@@ -54,7 +54,7 @@ class Ranks(unittest.TestCase):
             self.assertEqual(program.wait(), 0, program.text())
 
     def run_ranks(self, body, ranks=2):
-        """What each has printed, which is the same on all."""
+        """Returns what each rank has printed, which must be the same on all."""
         programs = self.start(body, ranks)
         self.finish(programs)
         said = [[line for line in program.lines if line != "end"] for program in programs]
@@ -225,8 +225,8 @@ class Ranks(unittest.TestCase):
         open(self.gate, "w").close()
         self.finish(programs)
         for rank, program in enumerate(programs):
-            self.assertRegex(program.text(), rf"(?m)^DeadlineExceeded rank={1 - rank} .* rank {1 - rank} was not met: it did not come in "
-                                             r"time, or had given up when this rank came; does it call assert_equal")  # fmt: skip
+            self.assertRegex(program.text(), rf"(?m)^DeadlineExceeded rank={1 - rank} .* rank {1 - rank} is missing: it did not arrive in "
+                                             r"time, or had given up when this rank arrived; does it also call assert_equal")  # fmt: skip
 
     def test_after_an_error_ranks_meet_anew(self):
         said = self.run_ranks("""

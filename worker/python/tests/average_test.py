@@ -1,4 +1,4 @@
-"""wrap and hook: gradients averaged by the servers, for optimizers and DDP models that stay as they are."""
+"""Tests of wrap and hook, by which servers average the gradients of optimizers and DDP models that stay as they are."""
 import math
 import os
 import tempfile
@@ -10,7 +10,7 @@ from torch_support import OptimizerTest, batches, make_model, meeting_place, nn,
 import syncline
 from syncline.torch import HookState, wrap
 
-# Two ranks train on halves of the rows; `{make}` makes `network`, what is called, and `optimizer`.
+# Two ranks train on halves of the rows. `{make}` makes `network`, which is called, and `optimizer`.
 TRAIN = """
     import os, time, torch, syncline.torch
     import torch.distributed as dist
@@ -39,7 +39,7 @@ DDP = """
     optimizer = {optimizer}
     {hook}
 """
-# Linear in the gradients: Adam would make a whole step of the last bit in which two kernels differ where a gradient is near 0.
+# This optimizer is linear in the gradients. Adam would turn a difference in the last bit of a gradient near 0 into a whole step.
 SGD = "torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)"
 ADAM = "torch.optim.Adam(model.parameters(), lr=0.01)"
 
@@ -96,6 +96,18 @@ class Wrap(OptimizerTest):
             self.assert_same(model, expected, 1e-6)
             again = plain(make_model().parameters())
             again.load_state_dict(optimizer.state_dict())
+
+    @unittest.skipUnless(hasattr(torch.optim, "Muon"), "this torch has no Muon")
+    def test_steps_as_muon_does(self):  # which no server does
+        def model():
+            torch.manual_seed(1)
+            return nn.Sequential(nn.Linear(6, 16, bias=False), nn.Tanh(), nn.Linear(16, 3, bias=False))
+
+        here, expected = model(), model()
+        train(here, self.wrap(torch.optim.Muon(here.parameters(), 0.02), here), 20)
+        train(expected, torch.optim.Muon(expected.parameters(), 0.02), 20)
+        self.assert_same(here, expected, 0)
+        self.assertFalse(torch.equal(here[0].weight, model()[0].weight))
 
     def test_leaves_parameters_without_gradients_alone(self):
         model = make_model()

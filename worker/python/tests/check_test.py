@@ -17,8 +17,8 @@ from torch_support import OptimizerTest, make_model, meeting_place, torch, train
 import syncline
 from syncline import _asserts
 from syncline._gathering import Gathering
-from syncline.torch._check import check_of
-from syncline.torch._norms import FEWEST_STEPS, Norms, _deviations
+from syncline.torch._optimizer.check import check_of
+from syncline.torch._optimizer.norms import FEWEST_STEPS, Norms, _deviations
 
 # A rank of a job. `damage(step)` has rank 1 hold another value in its second tensor once that step's weights have come.
 RANK = """
@@ -88,13 +88,31 @@ class Check(OptimizerTest):
             train(5)
         """), ["equal"] * 2)
 
+    def test_after_ctrl_c_in_a_comparison_nobody_waits_and_all_meet_again(self):
+        said = self.run_ranks("""
+            from syncline import _group
+            train(1)
+            def interrupted(*_, **__):
+                del _group.Group.start     # there is that of its base
+                raise KeyboardInterrupt
+            if rank == 0:
+                _group.Group.start = interrupted
+            try:
+                train(1)
+                print("rank=", "went on", flush=True)
+            except (KeyboardInterrupt, syncline.Error):
+                optimizer.zero_grad()
+            train(2)
+        """, check="weights:every=1")
+        self.assertEqual(said, ["equal"] * 2)
+
     def test_a_worker_alone_has_nobody_to_differ_from(self):
         for check in ("weights:every=1", "grad_norm:z=4,every=1"):
             model = make_model()
             train(model, self.optimizer(model, check=check, job=check.split(":", maxsplit=1)[0]), 3)
 
     def test_what_it_compares_is_counted_from_the_step_at_which_the_optimizer_joins(self):
-        with mock.patch("syncline.torch._check.WeightCheck.begin") as begin:
+        with mock.patch("syncline.torch._optimizer.check.WeightCheck.begin") as begin:
             optimizer = self.optimizer(make_model(), check="weights:every=3")
         begin.assert_called_once_with(optimizer.session)
 
@@ -102,19 +120,19 @@ class Check(OptimizerTest):
         steps, factor = "but must be a whole number from 1 to 1,000,000,000", "but must be a number from 1 to 1,000"
         weights, norms = 'write "weights:every=STEPS"', 'write "grad_norm:z=NUMBER,every=STEPS"'
         for check, why in {
-                "norms:every=1": "'norms' is no check; there are \"weights:every=STEPS\" and \"grad_norm:z=NUMBER,every=STEPS\"", "": "'' is no check; there are",
-                "weights:,every=10": f"'' is no option of weights; {weights}", "grad_norm:z=3,,": f"'' is no option of grad_norm; {norms}",
+                "norms:every=1": "'norms' is not a check; there are \"weights:every=STEPS\" and \"grad_norm:z=NUMBER,every=STEPS\"", "": "'' is not a check; there are",
+                "weights:,every=10": f"'' is not an option of weights; {weights}", "grad_norm:z=3,,": f"'' is not an option of grad_norm; {norms}",
                 "weights": f"lacks every=; {weights}", "weights:every=0": f"every is '0', {steps}", "weights:every=-1": f"every is '-1', {steps}",
                 "weights:every=1.5": f"every is '1.5', {steps}", "weights:every=99999999999": f"every is '99999999999', {steps}",
-                "weights:z=4,every=1": f"'z=4' is no option of weights; {weights}",
+                "weights:z=4,every=1": f"'z=4' is not an option of weights; {weights}",
                 "grad_norm": f"lacks z=; {norms}", "grad_norm:every=4": f"lacks z=; {norms}", "grad_norm:z=0.5": f"z is '0.5', {factor}",
                 "grad_norm:z=1001": f"z is '1001', {factor}", "grad_norm:z=nan": f"z is 'nan', {factor}", "grad_norm:z=4,every=0": f"every is '0', {steps}",
-                "grad_norm:z=4,z=4": "z is there twice", "grad_norm:z=4,evry=2": f"'evry=2' is no option of grad_norm; {norms}"}.items():
+                "grad_norm:z=4,z=4": "z is given twice", "grad_norm:z=4,evry=2": f"'evry=2' is not an option of grad_norm; {norms}"}.items():
             with self.subTest(check), self.assertRaisesRegex(syncline.InvalidArgument, f"^check={check!r}: {why}"):
                 self.optimizer(make_model(), check=check)
 
     def test_modes_in_which_weights_differ_are_refused(self):
-        with self.assertRaisesRegex(syncline.InvalidArgument, "with mode='ssp:4': there workers may hold weights of different steps"):
+        with self.assertRaisesRegex(syncline.InvalidArgument, "with mode='ssp:4': in this mode workers may hold weights of different steps"):
             self.optimizer(make_model(), check="weights:every=1", mode="ssp:4")
         with mock.patch.dict("os.environ", SYNCLINE_MODE="asp"), self.assertRaisesRegex(syncline.InvalidArgument, "mode='asp'"):
             self.optimizer(make_model(), check="weights:every=1")
@@ -154,8 +172,8 @@ class Check(OptimizerTest):
     def test_checks_that_are_not_the_same_are_refused(self):
         said = self.run_ranks("""
             if rank == 1:
-                from syncline.torch._check import check_of
-                optimizer._check = check_of("grad_norm:z=5,every=2", {})
+                from syncline.torch._optimizer.check import check_of
+                optimizer._step._check = check_of("grad_norm:z=5,every=2", {})
             try:
                 train(2)
             except syncline.NotEqual as error:
@@ -213,8 +231,8 @@ class WhenRanksCompare(unittest.TestCase):
         for first, said in ((0, 330), (95, 420)):
             with self.subTest(first), self.assertLogs("syncline", "INFO") as logs:
                 check_of("grad_norm:z=6", {}).begin(FakeSession(first))
-            self.assertEqual(logs.output, [f"INFO:syncline:check='grad_norm:z=6' judges from step {said} on: before, in 32 steps, it learns how far "
-                                           "the norms of ranks are apart"])
+            self.assertEqual(logs.output, [f"INFO:syncline:check='grad_norm:z=6' checks from step {said} on: in 32 steps before that, it learns how "
+                                           "much the norms of ranks differ"])
         other = FakeSession()
         other.rank = 1
         with self.assertNoLogs("syncline", "INFO") if hasattr(self, "assertNoLogs") else contextlib.nullcontext():
@@ -252,6 +270,24 @@ class WhenRanksCompare(unittest.TestCase):
 
 
 class OfARankThatDoesNotCome(unittest.TestCase):
+    def test_ctrl_c_compares_again_unless_it_ended_the_comparison_of_all(self):
+        session = FakeSession(1)
+        session.rank, session.world_size = 0, 2
+        for step in ("_meet", "_make"):
+            check, gathering = check_of("weights:every=1", {}), Gathering()
+            check.before_step(session, [])
+            with self.subTest(step), mock.patch.object(_asserts, "_gathering", gathering), mock.patch.object(Gathering, "_store"), \
+                    mock.patch.object(Gathering, "_meet", return_value="name"), \
+                    mock.patch.object(Gathering, step, side_effect=KeyboardInterrupt) as interrupted:
+                with self.assertRaises(KeyboardInterrupt):
+                    check.after_step(session, [])
+                if step == "_meet":  # others wait for this rank
+                    with self.assertRaises(KeyboardInterrupt):
+                        check.after_step(session, [])
+                else:
+                    check.after_step(session, [])
+                self.assertEqual(interrupted.call_count, 1 + (step == "_meet"))
+
     def test_the_check_is_named_as_the_user_wrote_it(self):
         session = FakeSession(20)
         session.rank, session.world_size = 0, 2
@@ -259,8 +295,8 @@ class OfARankThatDoesNotCome(unittest.TestCase):
             check = check_of(name, {})
             with self.subTest(name), mock.patch.multiple(_asserts, _PATIENCE_S=0.01, _gathering=Gathering()), \
                     mock.patch.object(Gathering, "_store", return_value=torch.distributed.HashStore()), \
-                    self.assertRaisesRegex(syncline.DeadlineExceeded, rf"^check='{name}' at step 20: rank 1 was not met: .*; does it have this "
-                                           r"check, too, and does it come to as many steps\?$") as raised:
+                    self.assertRaisesRegex(syncline.DeadlineExceeded, rf"^check='{name}' at step 20: rank 1 is missing: .*; does it have the same "
+                                           r"check, and does it make as many steps\?$") as raised:
                 check._compare(session, [])
             self.assertEqual(raised.exception.rank, 1)
 
@@ -273,7 +309,7 @@ class WhatRanksSay(unittest.TestCase):
         session = FakeSession(7)
         weights = [FakeWeight([], torch.tensor([value])) for value in own]
         check._look(weights)
-        with mock.patch("syncline.torch._check.gather", side_effect=numbers if isinstance(numbers, Exception) else [numbers]) as gather:
+        with mock.patch("syncline.torch._optimizer.check.gather", side_effect=numbers if isinstance(numbers, Exception) else [numbers]) as gather:
             try:
                 check._compare(session, weights)
             finally:
@@ -317,7 +353,7 @@ class WhatRanksSay(unittest.TestCase):
         check = check_of("grad_norm:z=4", {})
         self.compare(check, [[1.0, 0]] * 3)
         with self.assertRaises(syncline.DeadlineExceeded):
-            self.compare(check, syncline.DeadlineExceeded("rank 2 was not met"))
+            self.compare(check, syncline.DeadlineExceeded("rank 2 is missing"))
         self.assertEqual(check._norms.steps, 0)
 
     def test_a_rank_that_joins_again_begins_with_nothing(self):
@@ -375,7 +411,7 @@ class NormsOfRanks(unittest.TestCase):
             for norms in ([0.2, other], [other, 0.2]):
                 found = self.usual(2).judge(norms)
                 self.assertIsNone(found.rank)
-                self.assertIn(f"rank 0 has {norms[0]:.4g} and rank 1 has {norms[1]:.4g} (of two it cannot be said which is wrong), a factor of ", found.what)
+                self.assertIn(f"rank 0 has {norms[0]:.4g} and rank 1 has {norms[1]:.4g} (with two ranks it is unknown which one is wrong), a factor of ", found.what)
 
     def test_two_that_have_gradients_of_several_are_two(self):
         found = self.usual(3).judge([None, 0.2, 1e9])

@@ -1,4 +1,4 @@
-"""Models that torch.compile has made, with every optimizer of the package."""
+"""Tests of every optimizer of the package with models from torch.compile."""
 import shutil
 import unittest
 
@@ -11,7 +11,7 @@ if not hasattr(torch, "compile"):
 
 
 def backend():
-    """torch's default where it has a C++ compiler that does."""
+    """Returns torch's default backend if torch has a C++ compiler that works."""
     if shutil.which("g++"):
         try:
             torch.compile(nn.Linear(2, 2))(torch.ones(1, 2))

@@ -1,4 +1,4 @@
-"""compressed_hook: gradients of DDP models that travel encoded between the ranks themselves."""
+"""Tests of compressed_hook, which averages compressed gradients of DDP models among the ranks."""
 import os
 import sys
 import tempfile
@@ -76,7 +76,7 @@ class Ranks(unittest.TestCase):
         codes, said, _ = self.run_ranks(hook="""state = syncline.torch.CompressedState("int8" if rank else "onebit")
     ddp.register_comm_hook(state, syncline.torch.compressed_hook)""")
         self.assertNotIn(0, codes)
-        self.assertIn("rank 1 means another compressed all-reduce", said[0])
+        self.assertIn("rank 1 calls a different compressed all-reduce", said[0])
 
     def test_a_dead_rank_is_an_error_for_the_others(self):
         hook = HOOK.format(codec="onebit") + """
@@ -88,7 +88,7 @@ class Ranks(unittest.TestCase):
         self.assertIn("rank 1", said[0])
 
     def test_keeps_what_is_lost_for_the_parameters_that_it_is_of(self):
-        # DDP turns the order of its one bucket round after the first step; two models share a state.
+        # DDP reverses the order within its one bucket after the first step. Two models share a state.
         source = """
     torch.manual_seed(1)
     models = [nn.Linear(40, 50, bias=False), nn.Sequential(nn.Linear(30, 20), nn.Linear(20, 100))]

@@ -6,7 +6,7 @@ from syncline.torch import Optimizer
 
 
 class Seen(nn.Module):
-    """Tensors whose weights count, for each sample, the steps that it was part of: see counting()."""
+    """A model of tensors whose weights count, for each sample, the steps that it was part of. See counting()."""
 
     def __init__(self, samples):
         super().__init__()
@@ -17,6 +17,7 @@ class Seen(nn.Module):
 
 
 def counting(sampler, samples, **more):
-    """Of each sample in a step the gradient is above the limit, so that its weight falls by 1, whoever else contributes."""
+    """Returns a Seen and its optimizer. The gradient of each sample in a step is above the limit, so the sample's weight falls by 1,
+    whatever the other workers contribute."""
     model = Seen(samples)
     return model, Optimizer(model, "sgd", 1e5, gradient="clip_value=1e-5", push="fp32", publish="fp32", sampler=sampler, **more)

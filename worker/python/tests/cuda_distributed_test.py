@@ -1,8 +1,8 @@
-"""The torch.distributed backend "syncline" with tensors of a real GPU, which two ranks share; skipped by name without one.
+"""Tests of the torch.distributed backend "syncline" with tensors on a real GPU that two ranks share. They are skipped without a GPU.
 
     SYNCLINE_BUILD=build/release python3 worker/python/tests/cuda_distributed_test.py -v
 
-What needs none is in device_distributed_test.py, on a stand-in.
+device_distributed_test.py has the tests that use a stand-in for a GPU.
 """
 import os
 import subprocess
@@ -50,7 +50,7 @@ def refused(said, call, *arguments, **more):
 
 
 class CudaTest(unittest.TestCase):
-    """Processes of their own: a GPU's driver does not outlive a fork."""
+    """Starts each rank as a new process, because a GPU's driver does not work after a fork."""
 
     def check(self, body):
         store = torch.distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)

@@ -1,9 +1,9 @@
-"""Models on a real GPU; skipped by name without one. What needs none is in staging_test.py and on_device_test.py.
+"""Tests with models on a real GPU. They are skipped without one; staging_test.py and on_device_test.py use a stand-in.
 
     SYNCLINE_BUILD=build/release python3 worker/python/tests/cuda_test.py -v
 
 Each test runs twice: with tensors that are copied to host memory and encoded there (the classes named Staged…), and with codecs that
-run on the GPU (OnDevice…, which are skipped with the reason where the CUDA module is missing). Each prints which way it took.
+run on the GPU (OnDevice…, which are skipped, with the reason, without the CUDA module). Each prints which of the two it used.
 """
 import contextlib
 import os
@@ -25,11 +25,11 @@ torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False 
 
 
 def why_not_on_device():
-    """Why the session's codecs cannot run on torch's first GPU; "" where they can."""
+    """Returns why the session's codecs cannot run on torch's first GPU; "": they can."""
     if _staging.device_of(torch.zeros(1, device="cuda"), "a tensor").number:
         return ""
     library().syncline_device_check(1)
-    return library().syncline_last_error().decode() or "this is no CUDA device"
+    return library().syncline_last_error().decode() or "this is not a CUDA device"
 
 
 class Staged:
@@ -47,7 +47,7 @@ class Staged:
         super().setUp()
 
     def check_way(self, session):
-        """That the session knows its tensors as this class is about, and says so."""
+        """Checks that the session uses its tensors in the way that this class tests, and says so."""
         known, declared = session.device_codecs, len(session._tensors)
         print(f"\n{self.id()}: SYNCLINE_GPU_CODECS={self.codecs}, {known} of {declared} tensors on the GPU", flush=True)
         self.assertEqual(known, declared if self.codecs == "1" else 0)
@@ -128,7 +128,7 @@ class Models:
 
 
 class TwoRanks:
-    """Both on one GPU, which gloo allows."""
+    """Both ranks share one GPU, which gloo allows."""
 
     def run_ranks(self, make, job, steps=30):
         on_gpu = average_test.TRAIN.replace("    {make}", "    model = model.cuda()\n    {make}").replace("network(rows)", "network(rows.cuda())")
@@ -155,7 +155,7 @@ class OnDeviceTwoRanks(OnDevice, TwoRanks, average_test.TwoRanks):
 
 
 class OnDeviceCases(OnDevice, gpu_cases.Cases):
-    """Some of them compare both ways by themselves."""
+    """The cases for codecs on a GPU, some of which compare both ways themselves."""
 
     place = "cuda"
 
@@ -164,7 +164,7 @@ class OnDeviceCases(OnDevice, gpu_cases.Cases):
 
 
 def load_tests(loader, standard, pattern):
-    """Not once more those that the other files run."""
+    """Loads only this file's own tests, without those that it imports."""
     return unittest.TestSuite(loader.loadTestsFromTestCase(one) for one in (
         StagedModels, OnDeviceModels, StagedTwoRanks, OnDeviceTwoRanks, OnDeviceCases))
 

@@ -1,8 +1,8 @@
-"""What people do with models on a GPU besides plain steps: autocast, scalers, torch.compile, checkpointing, DDP over NCCL, Trainer, the launcher.
+"""Tests of training on a real GPU with autocast, scalers, torch.compile, checkpointing, DDP over NCCL, Trainer and the launcher.
 
     SYNCLINE_BUILD=build/release python3 worker/python/tests/cuda_training_test.py -v
 
-On a real GPU; skipped by name without one. As in cuda_test.py, all of it runs with codecs on the host and with codecs on the GPU.
+They are skipped without a GPU. As in cuda_test.py, all run with codecs on the host and with codecs on the GPU.
 """
 import gc
 import os

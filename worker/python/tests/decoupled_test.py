@@ -1,4 +1,4 @@
-"""LocalSGD and DiLoCo in jobs whose rounds a quorum ends, and in modes that have no rounds."""
+"""Tests of LocalSGD and DiLoCo in jobs whose rounds a quorum ends, and in modes that have no rounds."""
 import itertools
 import threading
 import unittest
@@ -10,13 +10,13 @@ from torch_support import nn, torch
 
 import syncline
 from syncline.torch import DiLoCo, LocalSGD
-from syncline.torch._decoupled import has_quorum
+from syncline.torch._local.decoupled import has_quorum
 
 QUORUM = "bsp:quorum=1"
 
 
 class Line(nn.Module):
-    """One weight vector, whose gradient is the same at every step: what a round moves is known exactly."""
+    """One weight vector whose gradient is the same at every step, so that the movement of a round is known exactly."""
 
     def __init__(self, elements=4):
         super().__init__()
@@ -34,7 +34,7 @@ def steps(model, optimizer, slope, count):
 
 
 class Late(LocalTest):
-    """Rank 0 ends rounds by itself, as a quorum of one; rank 1 pushes when rank 0 has gone on."""
+    """Rank 0 ends rounds alone, as a quorum of one. Rank 1 pushes after rank 0 has gone on."""
 
     def local(self, rank, every=2, **more):
         model = Line(more.pop("elements", 4))
@@ -168,7 +168,7 @@ class Modes(LocalTest):
     def test_without_rounds_are_refused_with_the_reason(self):
         model = fresh()
         inner = torch.optim.SGD(model.parameters(), 0.1)
-        for mode, more, said in (("asp", {}, "mode='asp' takes each worker's push for an outer step of its own.*bsp:quorum=K"),
+        for mode, more, said in (("asp", {}, "mode='asp' makes each worker's push an outer step of its own.*bsp:quorum=K"),
                                  ("ssp:staleness=2", {}, "mode='ssp:staleness=2' lets a worker go on with weights that lack its own"),
                                  (QUORUM, {"fragments": 2}, "fragments=2 with mode='bsp:quorum=1'.*leave fragments at 1"),
                                  ("bsp:quorum=+1", {"fragments": 2}, "fragments=2 with mode='bsp:quorum=1': a quorum counts"),
@@ -200,7 +200,7 @@ class Modes(LocalTest):
             """
         program = self.program(source, {"SYNCLINE_MODE": "asp:age_power=1"})
         self.assertNotEqual(program.wait(), 0, program.text())
-        program.await_line("mode='asp:age_power=1' takes each worker's push")
+        program.await_line("mode='asp:age_power=1' makes each worker's push")
         source = """
             import torch, syncline.torch
             model = torch.nn.Linear(2, 1)

@@ -1,4 +1,4 @@
-"""Ranks of the torch.distributed backend "syncline", each a process that was forked with torch loaded."""
+"""Starts ranks of the torch.distributed backend "syncline", each in a process that is forked with torch loaded."""
 import faulthandler
 import os
 import signal
@@ -39,7 +39,7 @@ def refused(said, call, *arguments, **more):
 
 
 def be_rank(program, environment, output):
-    """In a child that has torch already, which takes seconds to load. Does not return."""
+    """Runs a program in a child that has loaded torch already, which takes seconds. Does not return."""
     code = 1
     try:
         os.dup2(output.fileno(), 1)
@@ -72,8 +72,8 @@ def await_exit(child):
 
 
 def run_ranks(body, ranks=RANKS, environment_of=lambda rank: {}, preamble=PREAMBLE):
-    """Runs the program in `ranks` processes; what each printed, and its exit code."""
-    # As under torchrun the store is no rank's: a rank that ends takes it from nobody who is still on his way in.
+    """Runs the program in `ranks` processes. Returns what each printed, and its exit code."""
+    # As with torchrun, the store belongs to no rank: a rank that ends does not take it away from a rank that is still to come.
     store = torch.distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     program = preamble + textwrap.dedent(body)
     with tempfile.TemporaryDirectory() as folder:

@@ -1,15 +1,14 @@
-"""The torch.distributed backend "syncline": every operation against its definition, DDP against gloo, and a rank that dies."""
+"""Tests of the torch.distributed backend "syncline": every operation against its definition, DDP against gloo, a rank that dies."""
+import json
 import os
-import subprocess
-import sys
+import tempfile
 import unittest
 
-import support
 from distributed_ranks import RANKS, run_ranks, torch
 
 
 class DistributedTest(unittest.TestCase):
-    """Among processes of one host."""
+    """The tests among processes of one host."""
 
     def environment_of(self, rank):
         return {}
@@ -161,6 +160,20 @@ class DistributedTest(unittest.TestCase):
             """, RANKS, lambda rank: {**self.environment_of(rank), **exact}):
             self.assertEqual(code, 0, output)
 
+    def test_rank_zeros_costs_count_for_all_and_are_logged(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "costs.json")
+            results = run_ranks("""
+                x = torch.ones(70000)
+                dist.all_reduce(x)
+                same(x, torch.full((70000,), float(ranks)))
+                """, RANKS, lambda rank: {**self.environment_of(rank), "SYNCLINE_GROUP_COSTS": path if rank == 0 else "elsewhere/none"})
+            for rank, (output, code) in enumerate(results):
+                self.assertEqual(code, 0, output)
+                self.assertEqual("costs are measured: within a host" in output and "64 MiB by " in output, rank == 0, output)
+            with open(path) as file:
+                self.assertEqual(json.load(file)["version"], 1)
+
     def test_bitwise_and_premultiplied_reductions(self):
         self.check("""
             given = [[0b1100, 7, -1], [0b1010, 5, -2], [0b0110, 3, -4]]
@@ -292,6 +305,33 @@ class DistributedTest(unittest.TestCase):
             same(floats, torch.full((6,), 2.0))
             """, ranks=2)
 
+    def test_views_that_are_conjugate_or_negative(self):
+        self.check("""
+            x = torch.full((3,), rank + 1.0)
+            dist.all_reduce(torch._neg_view(x))
+            same(x, torch.full((3,), 3.0))
+            x.fill_(rank + 5.0)
+            dist.broadcast(torch._neg_view(x) if rank else x, 0)
+            same(x, torch.full((3,), -5.0 if rank else 5.0))
+            dist.all_gather(parts := [torch.empty(3) for _ in range(2)], torch._neg_view(torch.full((3,), rank + 1.0)))
+            for other, part in enumerate(parts): same(part, torch.full((3,), -1.0 - other))
+            memory = torch.full((4,), complex(rank + 1, 2.0))
+            dist.distributed_c10d._get_default_group().broadcast([memory.conj() if rank else memory]).wait()  # dist.broadcast refuses it
+            same(memory, torch.full((4,), complex(1, -2.0 if rank else 2.0)))
+            """, ranks=2)
+
+    def test_an_exception_that_leaves_a_coalescing_block_keeps_no_later_works(self):
+        self.check("""
+            (group := dist.distributed_c10d._get_default_group())._start_coalescing(torch.device("cpu"))
+            works = [dist.all_reduce(torch.ones(3), async_op=True)]  # and now an exception: the block never ends
+            for _ in range(4): dist.all_reduce(torch.ones(3))
+            assert list(group._block) == works, group._block
+            group._start_coalescing(torch.device("cpu"))
+            works += [dist.all_reduce(torch.ones(3), async_op=True)]
+            assert group._end_coalescing()._works == works[1:]
+            for work in works: work.wait()
+            """, ranks=2)
+
     def test_coalesced_operations(self):
         self.check("""
             xs = [torch.full((n,), rank + 1.0) for n in (1, 70, 5000)]
@@ -331,7 +371,7 @@ class DistributedTest(unittest.TestCase):
 
     def test_what_torch_asks_of_backends_that_it_lacks_is_refused(self):
         self.check("""
-            refused("from one rank that is named", dist.recv, torch.empty(3))
+            refused("from one named rank", dist.recv, torch.empty(3))
             if hasattr(dist, "split_group"): refused("not safe to split", dist.split_group, split_ranks=[[0], [1]])
             x = torch.ones(3)
             dist.all_reduce(x)
@@ -427,36 +467,8 @@ class DistributedTest(unittest.TestCase):
             """, ranks=2)
 
 
-class RegisterTest(unittest.TestCase):
-    def test_syncline_torch_alone_registers_the_backend(self):
-        said = subprocess.run([sys.executable, "-c", "import syncline.torch, torch; print('SYNCLINE' in torch.distributed.Backend._plugins)"],
-                              env={**os.environ, "PYTHONPATH": str(support.PACKAGE)}, capture_output=True, text=True, check=True)
-        self.assertEqual(said.stdout, "True\n", said.stderr)
-
-
-class TensorsOfWorksTest(unittest.TestCase):
-    def test_works_that_nobody_waits_for_do_not_keep_their_tensors(self):
-        for output, code in run_ranks("""
-            import gc, weakref
-            seen = []
-            kept = dist.all_reduce(torch.ones(1000), async_op=True)
-            for step in range(20):
-                x = torch.ones(1000)
-                seen.append(weakref.ref(x))
-                dist.all_reduce(x, async_op=True)
-            del x
-            time.sleep(0.2)
-            dist.barrier()
-            dist.all_reduce(torch.ones(3), async_op=True).wait()
-            gc.collect()
-            assert sum(tensor() is not None for tensor in seen) <= 1, seen
-            same(kept.result()[0][:1], [float(ranks)])  # somebody has this one
-            """, ranks=2):
-            self.assertEqual(code, 0, output)
-
-
 class BetweenHostsTest(DistributedTest):
-    """The same when no two ranks share memory: over TCP, with a key from the store."""
+    """The same tests without shared memory: over TCP, with a key from the store."""
 
     def environment_of(self, rank):
         return {"SYNCLINE_GROUP_HOST": f"host{rank}", "SYNCLINE_GROUP_ADDRESS": "127.0.0.1"}

@@ -1,4 +1,4 @@
-"""syncline.torch.elastic: who reads what, and where a worker that comes back goes on."""
+"""Tests of syncline.torch.elastic: which worker reads which samples, and where a worker that comes back continues."""
 import signal
 import tempfile
 import types
@@ -216,7 +216,7 @@ class Committed(support.ServersTest):
         state.best.append(0)
         state.restore()
         self.assertEqual(state.best, [3, 2])
-        with self.assertRaisesRegex(syncline.FailedPrecondition, "step= is a name that State has itself"):
+        with self.assertRaisesRegex(syncline.FailedPrecondition, "step= is a name that State itself uses"):
             syncline.torch.State(model, optimizer, step=1)
 
         @syncline.torch.elastic.run

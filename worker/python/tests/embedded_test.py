@@ -1,4 +1,4 @@
-"""Servers of a program that was told of none: what they heed, what they say, and how they end."""
+"""Tests of embedded servers, which a program starts if it has no coordinator: their settings, their log lines, and how they end."""
 import contextlib
 import importlib.util
 import os
@@ -56,7 +56,7 @@ class EmbeddedServers(unittest.TestCase):
         self.assertFalse(Path(servers._folder).exists())
 
     @unittest.skipUnless(os.access("/proc/sys/kernel/ns_last_pid", os.W_OK), "only root says which number the next process has")
-    def test_that_died_leave_their_number_to_others(self):
+    def test_that_died_are_not_confused_with_a_later_process_of_that_number(self):
         with self.server("echo syncline: ready control=a admin=$$; exec >&-; sleep 0.2"):
             servers = _embedded.EmbeddedServers("10s")
         self.addCleanup(servers.stop)
@@ -147,7 +147,7 @@ class EmbeddedServers(unittest.TestCase):
 
 
 def listening():
-    """Local addresses of this host's TCP sockets that listen."""
+    """Returns the local addresses of this host's listening TCP sockets."""
     lines = []
     for row in Path("/proc/net/tcp").read_text().splitlines()[1:]:
         fields = row.split()

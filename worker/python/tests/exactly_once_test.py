@@ -1,4 +1,4 @@
-"""Each sample of an epoch counts exactly once, in all weights, though workers die in the middle of steps, come back and join."""
+"""Tests that each sample of an epoch counts exactly once, in all weights, although workers die within steps, come back and join."""
 import contextlib
 import os
 import random
@@ -16,7 +16,7 @@ from counting import counting
 from torch_support import torch
 
 import syncline
-from syncline.torch._books import Books, Page
+from syncline.torch._elastic.books import Books, Page
 from syncline.torch.elastic import ExactlyOnceSampler
 
 
@@ -31,7 +31,7 @@ class BooksTest(unittest.TestCase):
                 self.assertEqual(read.counted.tolist(), counted.tolist())
 
     def test_count_each_batch_once_whoever_contributes(self):
-        """Against a set of pairs. Workers come, go, and are left out; the mean is made as servers do."""
+        """Compares the books with a set of pairs while workers come, go and are left out. The mean is made as servers make it."""
         for seed in range(40):
             draw = random.Random(seed)
             books = Books(draw.randint(1, 30), 6)
@@ -99,7 +99,7 @@ class Alone(support.ServersTest):
         self.assertEqual((index.tolist(), sampler.left), ([0, 1, 2, 3], 3))
         given = sampler.batches(loader)
         self.assertEqual(next(given).tolist(), [0, 1, 2, 3])
-        with self.assertRaisesRegex(syncline.FailedPrecondition, "asked for before optimizer.step"):
+        with self.assertRaisesRegex(syncline.FailedPrecondition, "requested before optimizer.step"):
             next(given)
         self.assertEqual(next(sampler.batches(loader)).tolist(), [0, 1, 2, 3])
         optimizer.step()  # without backward: it is left out
@@ -217,13 +217,13 @@ class Counting(support.ServersTest):
 
 
 def processes_of(run):
-    """Those that a launcher has started: number and command."""
+    """Returns the number and the command of each process that a launcher has started."""
     listed = subprocess.run(["ps", "-o", "pid=,args=", "--ppid", str(run.process.pid)], capture_output=True, text=True).stdout
     return [(int(pid), command) for pid, _, command in (line.strip().partition(" ") for line in listed.splitlines())]
 
 
 class Durable(unittest.TestCase):
-    """A job with a journal, whose coordinator dies, and then everything: each sample counts once an epoch all the same."""
+    """In a job with a journal the coordinator dies, and then all processes die. Each sample still counts once in an epoch."""
 
     LOOP = Counting.LOOP.replace('not os.path.exists(os.environ["STOP"])', "sampler.epoch < last").replace(
         "trained = 0", 'trained, last = 0, sampler.epoch + int(os.environ["MORE"])')

@@ -1,4 +1,4 @@
-"""The examples train: a few steps of each, with servers of their own."""
+"""Tests that the examples train: runs a few steps of each, with its own servers."""
 import importlib.util
 import json
 import os
@@ -64,7 +64,7 @@ class Length(unittest.TestCase):
 
 class Notebook(unittest.TestCase):
     def test_runs_from_top_to_bottom(self):
-        """As nbclient would, cell by cell in one namespace: what jupyter needs is not installed everywhere."""
+        """Runs a notebook as nbclient would, cell by cell in one namespace, because jupyter is not installed everywhere."""
         cells = json.loads((support.HERE.parents[2] / "docs/quickstart.ipynb").read_text())["cells"]
         code = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
         with tempfile.TemporaryDirectory() as folder:

@@ -1,4 +1,4 @@
-"""How a program ends that does not catch an error, and what may be asked once a session is over."""
+"""Tests how a program ends that does not catch an error, and which properties of a session can be read after its end."""
 import tempfile
 import time
 import unittest
@@ -55,8 +55,8 @@ class Exit(support.ServersTest):
             """)
         self.assertEqual(program.wait(), 2, program.text())
         self.assertRegex(program.text().splitlines()[-1],
-                         "InvalidArgument: 'nonsense' is no preset; there are diloco, streaming-diloco, sparseloco, post-local-sgd$")
-        self.assertNotIn("_presets.py", program.text())
+                         "InvalidArgument: 'nonsense' is not a preset; there are diloco, streaming-diloco, sparseloco, post-local-sgd$")
+        self.assertNotIn("_local/presets.py", program.text())
         self.assertIn(", in work", program.text())
 
     def test_is_the_programs_own_where_the_environment_says_so(self):
@@ -106,7 +106,7 @@ class Exit(support.ServersTest):
 
 
 class ErrorFile(support.ServersTest):
-    """Of torchelastic: what a launcher reads of a worker that failed."""
+    """Tests of torchelastic's error file, from which a launcher reads why a worker failed."""
 
     def setUp(self):
         folder = tempfile.TemporaryDirectory()
@@ -164,8 +164,8 @@ class AfterClose(OptimizerTest):
             diloco.session.barrier()
 
 
-class Behind(unittest.TestCase):
-    def test_what_torch_says(self):
+class ErrorBehind(unittest.TestCase):
+    def test_an_exception_of_torch_is_found_by_its_message(self):
         original = errors.error_of(10, "rank 2 hangs", 138)
         original.rank = 2  # as collective operations do, later
         found = errors.behind(RuntimeError("Caught in C++: Dropped: rank 2 hangs\nat ..."))

@@ -17,7 +17,7 @@ def make_batches():
 
 
 def train(generator, discriminator, optimizers, part, apart):
-    """`apart` is around what shall leave the discriminator's gradients alone."""
+    """`apart` returns a context for code that must not change the discriminator's gradients."""
     loss = nn.functional.softplus
     for real, noise in ((real[part], noise[part]) for real, noise in make_batches()):
         optimizers[1].zero_grad()

@@ -1,4 +1,4 @@
-"""What holds of a GPU that runs the session's codecs: a stand-in for one (on_device_test.py) and a real one (cuda_test.py)."""
+"""Cases for a GPU that runs the session's codecs: on_device_test.py runs them on a stand-in, cuda_test.py on a real one."""
 import os
 import threading
 import unittest.mock
@@ -14,11 +14,11 @@ class Cases(support.ServersTest):
     place = "cpu"  # where torch has the GPU's tensors
 
     def way(self, value):
-        """SYNCLINE_GPU_CODECS, as long as the context."""
+        """Returns a context in which SYNCLINE_GPU_CODECS is `value`."""
         return unittest.mock.patch.dict(os.environ, SYNCLINE_GPU_CODECS=value)
 
     def on_host(self):
-        """As long as the context, torch.zeros() is in host memory, where the place is "cpu", too."""
+        """Returns a context in which torch.zeros() is in host memory, even if the place is "cpu"."""
         raise NotImplementedError
 
     def network(self, dtype):
@@ -27,11 +27,11 @@ class Cases(support.ServersTest):
         return nn.Sequential(nn.Linear(64, 1030), nn.Tanh(), nn.Linear(1030, 4)).to(self.place, dtype)
 
     def losses(self, way, dtype, steps=8, **codecs):
-        """Of a training in which the session's codecs run on the GPU (way "1") or not ("0")."""
+        """Trains, and returns the losses. The session's codecs run on the GPU with way "1", and on the CPU with "0"."""
         model = self.network(dtype)
         generator = torch.Generator().manual_seed(9)
         losses = []
-        # With servers of its own, as what is rounded at random goes by the name of the job.
+        # It has its own servers, because random rounding depends on the name of the job, which must be the same for both ways.
         with self.way(way), Optimizer(model, "sgd", 0.2, session={"job": self.id()}, **codecs) as optimizer:
             known = optimizer.session.device_codecs
             print(f"\n{self.id()}: SYNCLINE_GPU_CODECS={way}, {known} tensors on the GPU, {dtype}, {codecs}", flush=True)
@@ -46,7 +46,7 @@ class Cases(support.ServersTest):
         return losses
 
     def check_both_ways(self, dtype=torch.float32, **codecs):
-        """The GPU's codecs make the bits that the CPU's make, so that losses are the same; and they fall."""
+        """Checks that the losses are the same with codecs of the GPU and of the CPU, whose bits are the same, and that they fall."""
         losses = self.losses("1", dtype, **codecs)
         self.assertEqual(losses, self.losses("0", dtype, **codecs))
         self.assertLess(losses[-1], losses[0])

@@ -1,4 +1,4 @@
-"""Ranks of a host that send their gradients as one: what becomes of those that die or hang, and what is refused."""
+"""Tests of local aggregation with ranks that die or hang, and of what it refuses."""
 import os
 import queue
 import signal
@@ -13,11 +13,12 @@ import support
 import syncline.torch
 import torch
 from host_support import COUNT
-from syncline.torch import HookState, _host_wire as wire
-from syncline.torch._host_hub import Hub
-from syncline.torch._host_listener import Listener
-from syncline.torch._host_place import HostPlace
-from syncline.torch._host_session import HostSession, join
+from syncline.torch import HookState
+from syncline.torch._host import wire
+from syncline.torch._host.hub import Hub
+from syncline.torch._host.listener import Listener
+from syncline.torch._host.place import HostPlace
+from syncline.torch._host.session import HostSession, join
 
 
 class WhenRanksDie(host_support.Ranks):
@@ -43,10 +44,10 @@ class WhenRanksDie(host_support.Ranks):
         other.await_line("step 20")
         os.kill(other.process.pid, signal.SIGSTOP)
         self.assertEqual(leader.wait(), 0, leader.text())
-        self.assertIn("rank 1 was dropped by the others of its host", leader.text())
+        self.assertIn("rank 1 was dropped by the other ranks of its host", leader.text())
         os.kill(other.process.pid, signal.SIGCONT)
         self.assertEqual(other.wait(), 138, other.text())
-        self.assertRegex(other.text(), "Dropped: rank 1 was dropped by the others of its host, which had waited 16 s")
+        self.assertRegex(other.text(), "Dropped: rank 1 was dropped by the other ranks of its host, which had waited 16 s")
         self.assert_counted(out, 100)
 
     def test_without_its_leader_a_host_ends_and_names_it(self):
@@ -62,14 +63,14 @@ class WhenRanksDie(host_support.Ranks):
         leader.await_line("waiting for rank 2 of this host")
         leader.kill()
         self.assertEqual(other.wait(), 138, other.text())
-        self.assertRegex(other.text(), "Dropped: rank 0, which sends for all ranks of this host, ended before it had let this rank in")
+        self.assertRegex(other.text(), "Dropped: rank 0, which sends for all ranks of this host, ended before it let this rank in")
 
     def test_with_a_leader_that_is_stopped_a_host_ends(self):
         leader, other = (self.start(rank, 2, 2, steps=10_000, **COUNT)[0] for rank in range(2))
         other.await_line("step 20")
         os.kill(leader.process.pid, signal.SIGSTOP)
         self.assertEqual(other.wait(), 138, other.text())
-        self.assertRegex(other.text(), "Dropped: rank 0, which sends for all ranks of this host, has said nothing for")
+        self.assertRegex(other.text(), "Dropped: rank 0, which sends for all ranks of this host, has sent nothing for")
 
     def test_under_elastic_run_others_wait_for_a_leader_that_comes_back(self):
         source = """
@@ -109,7 +110,7 @@ class WhenRanksDie(host_support.Ranks):
 
 
 class WhenRanksJoinAgain(host_support.Ranks):
-    def test_those_of_a_job_that_has_run_who_load_a_state_have_the_jobs_own(self):
+    def test_in_a_job_that_has_run_load_state_dict_keeps_the_jobs_state(self):
         flag, state = self.folder / "go on", self.folder / "state.pt"
         waits = (f"rank == 0 and step == 3 and torch.save(optimizer.state_dict(), {str(state)!r}); "
                  f'exec("while rank < 2 and step == 3 and not os.path.exists({str(flag)!r}): time.sleep(0.01)"); ')
@@ -129,7 +130,7 @@ class WhenRanksJoinAgain(host_support.Ranks):
         for _, out in started[1:]:
             self.assert_equal(torch.load(started[0][1]), torch.load(out))
 
-    def test_by_themselves_in_any_order_the_others_of_their_host_stay(self):
+    def test_one_by_one_in_any_order_the_others_of_their_host_stay(self):
         for first in (1, 0):
             with self.subTest(first=first):
                 joins = ("exec(\"def wait(one):\\n while not os.path.exists(folder + one): time.sleep(0.01)\"), "
@@ -168,8 +169,8 @@ while step == 5 and not os.path.exists({str(flag)!r}): time.sleep(0.01)"""
             self.assertEqual(program.wait(), 0, program.text())
             self.assert_counted(out, 8)
 
-    def test_in_the_middle_of_a_step_it_ends_with_what_they_gave(self):
-        # Each gives its gradient of the first part alone, and leaves when both have.
+    def test_in_the_middle_of_a_step_it_ends_with_the_gradients_that_were_given(self):
+        # Each rank gives its gradient of the first part only, and leaves when both have done so.
         gives = ("exec(\"optimizer.synchronize()\\nmodel.parts[0].sum().backward()\\n"
                  "(folder / str(rank)).touch()\\nwhile not (folder / str(1 - rank)).exists(): time.sleep(0.01)\"), optimizer.rejoin(), again.append(1)")
         source = {**COUNT, "each_step": f"step == 5 and not again and ({gives}); " + COUNT["each_step"],
@@ -179,10 +180,10 @@ while step == 5 and not os.path.exists({str(flag)!r}): time.sleep(0.01)"""
             self.assertEqual(program.wait(), 0, program.text())
         self.assert_equal(torch.load(started[0][1]), torch.load(started[1][1]))
 
-    def test_who_comes_while_the_leader_leaves_waits_for_its_next_session(self):
-        # The follower goes on when nobody can get to the old session any more, which still answers it.
+    def test_one_that_joins_while_the_leader_leaves_waits_for_its_next_session(self):
+        # The follower continues when no new rank can reach the old session any more, which still answers the follower.
         waits = "exec(\"for _ in range(3000):\\n try: wire.connect(optimizer.session._address).close(); time.sleep(0.01)\\n except OSError: break\")"
-        each_step = (f"from syncline.torch import _host_wire as wire; "
+        each_step = (f"from syncline.torch._host import wire; "
                      f"step == 5 and again and (again.clear(), rank and ({waits}, optimizer.session.stats), "
                      "rank or optimizer.session.close(), optimizer.rejoin()); "
                      "model(step).backward()")
@@ -217,15 +218,15 @@ class WhenTheLeaderLeaves(host_support.Ranks):
         session.close_after.assert_called_once_with(error)
         self.assertTrue(is_left.is_set())
 
-    def test_what_fails_since_it_left_is_not_what_others_hear(self):
+    def test_others_are_told_that_it_left_and_not_of_later_errors(self):
         hub = Hub.__new__(Hub)
         hub._of, hub._handed, hub._is_closing, hub._is_over, hub._left_after = mock.Mock(), queue.SimpleQueue(), threading.Event(), False, None
         hub.error = None
-        guest = mock.Mock()
-        hub._guests, hub._ranks = {1: guest}, {1: guest}
+        connection = mock.Mock()
+        hub._connections, hub._ranks = {1: connection}, {1: connection}
         hub._is_closing.set()
         hub._end(syncline.SessionClosed("the session was closed"))
-        self.assertIsInstance(wire.error_in(wire.parse(guest.link.send.call_args.args[0])[1]), syncline.Dropped)
+        self.assertIsInstance(wire.error_in(wire.parse(connection.link.send.call_args.args[0])[1]), syncline.Dropped)
 
 
 class WhenProgramsAreInterrupted(unittest.TestCase):
@@ -238,21 +239,21 @@ class WhenProgramsAreInterrupted(unittest.TestCase):
         self.addCleanup(setattr, session, "_closed", "over")
         return session
 
-    def test_while_they_close_the_session_is_closed_yet(self):
+    def test_during_close_the_session_is_closed_nevertheless(self):
         session = self.session()
         session._hub.close.side_effect = KeyboardInterrupt
         with self.assertRaises(KeyboardInterrupt):
             session.close()
         session._inner.close.assert_called_once_with()
 
-    def test_while_a_hub_waits_for_others_it_leaves_yet(self):
+    def test_while_a_hub_waits_for_others_it_leaves_nevertheless(self):
         hub = Hub.__new__(Hub)
         with mock.patch.object(hub, "_await_leaving", side_effect=KeyboardInterrupt), mock.patch.object(hub, "_leave") as left:
             with self.assertRaises(KeyboardInterrupt):
                 hub.close(is_clean=True)
         left.assert_called_once_with()
 
-    def test_and_close_the_session_while_they_read_that_is_what_they_hear(self):
+    def test_and_close_the_session_a_read_raises_session_closed(self):
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.addCleanup(theirs.close)
         link = wire.Link(ours)
@@ -306,7 +307,7 @@ class WhatIsRefused(host_support.Ranks):
             with self.subTest(differ=what):
                 leader, other = (self.start(rank, 2, 2, job=what, name="sgd", options=options)[0] for rank in range(2))
                 self.assertEqual(other.wait(), 7, other.text())
-                self.assertRegex(other.text(), "JobRefused: rank 1 declares other tensors, or has other options, than rank 0")
+                self.assertRegex(other.text(), "JobRefused: rank 1 declares different tensors or options from rank 0")
                 leader.kill()
 
     def test_a_second_process_of_a_rank(self):
@@ -315,15 +316,15 @@ class WhatIsRefused(host_support.Ranks):
         leader.await_line("step 1")
         second = self.start(1, 2, 2, **COUNT)[0]
         self.assertEqual(second.wait(), 7, second.text())
-        self.assertRegex(second.text(), r"JobRefused: process \d+ says that it is rank 1, which another one of this host is")
+        self.assertRegex(second.text(), r"JobRefused: process \d+ claims to be rank 1, which another process of this host is")
 
     def test_a_rank_that_does_not_come(self):
         leader = self.start(0, 2, 2, options='session={"start_timeout": "2s"}')[0]
         self.assertEqual(leader.wait(), 5, leader.text())
-        self.assertRegex(leader.text(), "DeadlineExceeded: of the 2 ranks of this host rank 1 did not come within 2 s")
+        self.assertRegex(leader.text(), "DeadlineExceeded: of the 2 ranks of this host rank 1 did not arrive within 2 s")
         other = self.start(1, 2, 2, options='session={"start_timeout": "2s"}')[0]
         self.assertEqual(other.wait(), 5, other.text())
-        self.assertRegex(other.text(), "DeadlineExceeded: rank 0, which sends for all ranks of this host, was not met in time")
+        self.assertRegex(other.text(), "DeadlineExceeded: rank 0, which sends for all ranks of this host, could not be reached in time")
 
     def test_what_does_not_go_together(self):
         sampler = syncline.torch.elastic.ExactlyOnceSampler(8, 2)
@@ -332,15 +333,15 @@ class WhatIsRefused(host_support.Ranks):
                 ({}, {"SYNCLINE_LOCAL_AGGREGATION": "yes"}, "SYNCLINE_LOCAL_AGGREGATION is 'yes', but must be 1 or 0"),
                 ({}, {"LOCAL_RANK": ""}, "LOCAL_RANK and LOCAL_WORLD_SIZE do not say which"),
                 ({}, {"LOCAL_RANK": "2"}, "rank 1 of 2 cannot be number 2 of 2 on its host"),
-                ({}, {"LOCAL_WORLD_SIZE": "3"}, "rank 1 of 2 is number 1 of 3 on its host, so that others have another number of ranks"),
-                ({}, {"WORLD_SIZE": "5"}, "others have another number of ranks, and GROUP_RANK and GROUP_WORLD_SIZE do not say"),
+                ({}, {"LOCAL_WORLD_SIZE": "3"}, "rank 1 of 2 is number 1 of 3 on its host, so other hosts have a different number of ranks"),
+                ({}, {"WORLD_SIZE": "5"}, "other hosts have a different number of ranks, but GROUP_RANK and GROUP_WORLD_SIZE do not say"),
                 ({}, {"GROUP_RANK": "1", "GROUP_WORLD_SIZE": "2"}, "GROUP_RANK and GROUP_WORLD_SIZE say that this is host 1 of 2"),
                 ({}, {"RANK": "3", "WORLD_SIZE": "4", "GROUP_RANK": "0", "GROUP_WORLD_SIZE": "2"},
-                 "GROUP_RANK and GROUP_WORLD_SIZE say that this is host 0 of 2, which its 2 ranks from rank 2 on, of 4, contradict"),
+                 "GROUP_RANK and GROUP_WORLD_SIZE say that this is host 0 of 2, which contradicts its 2 ranks from rank 2 on, of 4"),
                 ({"session": {"accumulate_steps": 2}}, {}, "accumulate in no_sync\\(\\)"),
-                ({"mode": "ssp:2"}, {}, "mode is ssp.*, and local aggregation is for bsp"),
-                ({"mode": "bsp:quorum=1"}, {}, "mode is bsp:quorum=1.*, and local aggregation is for bsp without a quorum"),
-                ({"sampler": sampler}, {}, "pass local_aggregation=False, or take an ElasticDistributedSampler")):
+                ({"mode": "ssp:2"}, {}, "mode is ssp.*, but local aggregation needs bsp"),
+                ({"mode": "bsp:quorum=1"}, {}, "mode is bsp:quorum=1.*, but local aggregation needs bsp without a quorum"),
+                ({"sampler": sampler}, {}, "pass local_aggregation=False, or use an ElasticDistributedSampler")):
             place = {**self.environment(1, 2), "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", "SYNCLINE_LOCAL_AGGREGATION": "1", **environment}
             with self.subTest(why=why), mock.patch.dict(os.environ, place), self.assertRaisesRegex(syncline.InvalidArgument, why):
                 syncline.torch.Optimizer(torch.nn.Linear(1, 1), "sgd", lr=0.1, **options)
@@ -384,12 +385,12 @@ class WhatIsRefused(host_support.Ranks):
         others = [self.start(rank, 4, 2, env={"SYNCLINE_JOB": f"{self.id()}counts1", "GROUP_RANK": "1", "GROUP_WORLD_SIZE": "2"})[0] for rank in (2, 3)]
         for other in others:
             self.assertEqual(other.wait(), 7, other.text())
-            self.assertRegex(other.text(), "JobRefused: job '.*' has workers that each push for themselves, and not hosts that each push for 4 ranks: `syncline run` wants")
+            self.assertRegex(other.text(), "JobRefused: job '.*' has workers that each push for themselves, not hosts that each push for 4 ranks: 'syncline run' needs")
         first.kill()
 
 
-class OfALeaderThatIsGone(unittest.TestCase):
-    def test_a_rank_that_sends_hears_that_and_not_how_the_pipe_broke(self):
+class LeaderThatIsGone(unittest.TestCase):
+    def test_a_rank_that_sends_to_it_gets_dropped_and_no_broken_pipe(self):
         class Broken:
             def send(self, *_):
                 raise BrokenPipeError(32, "Broken pipe")

@@ -1,4 +1,4 @@
-"""Which gradients of a host are whole, and what is told of its losses, without processes: torch/_host_steps.py, _host_requests.py."""
+"""Tests of torch/_host/steps.py and _host/requests.py without processes: when a host's gradients are whole, and which loss is reported."""
 import random
 import threading
 import types
@@ -12,9 +12,9 @@ try:
 except ImportError:
     raise unittest.SkipTest("no torch; install python3-torch") from None
 
-from syncline.torch import _host_wire as wire
-from syncline.torch._host_requests import Requests
-from syncline.torch._host_steps import Given, Steps
+from syncline.torch._host import wire
+from syncline.torch._host.requests import Requests
+from syncline.torch._host.steps import Given, Steps
 
 ONE = Given(1, 1.0)
 support  # sets the path
@@ -38,7 +38,7 @@ class HostSteps(unittest.TestCase):
         self.assertEqual(steps.hand(0), [(0, Given(3, 0.5)), (1, ONE)])
         self.assertFalse(steps.is_whole(0), "it is handed on once")
 
-    def test_nobody_gives_twice_or_to_another_step(self):
+    def test_a_second_gradient_or_one_of_another_step_is_refused(self):
         steps = self.steps([0, 1])
         self.assertFalse(steps.give(0, 0, 6, ONE, 1.0))
         self.assertFalse(steps.give(2, 0, 5, ONE, 1.0), "no member")
@@ -50,7 +50,7 @@ class HostSteps(unittest.TestCase):
         steps.arrive(0, 2.0)
         self.assertTrue(steps.give(0, 0, 6, ONE, 3.0))
 
-    def test_what_one_gave_that_is_gone_counts_and_is_not_waited_for(self):
+    def test_gradients_of_a_rank_that_left_count_and_it_is_not_waited_for(self):
         steps = self.steps([0, 1])
         steps.give(1, 0, 5, ONE, 1.0)
         steps.give(0, 0, 5, ONE, 1.0)
@@ -60,7 +60,7 @@ class HostSteps(unittest.TestCase):
         self.assertTrue(steps.is_whole(1))
         self.assertEqual([rank for rank, _ in steps.hand(1)], [0])
 
-    def test_a_step_that_all_left_ends_with_what_they_gave(self):
+    def test_a_step_that_all_ranks_left_ends_with_the_gradients_that_were_given(self):
         steps = self.steps([0, 1], tensors=3)
         for rank in (0, 1):
             steps.give(rank, 0, 5, ONE, 1.0)
@@ -77,7 +77,7 @@ class HostSteps(unittest.TestCase):
         self.assertFalse(any(steps.is_whole(tensor) for tensor in range(3)), "of the next step nothing was handed on")
         self.assertEqual(steps.admit(3.0), [0, 1])
 
-    def test_who_joins_waits_for_the_end_of_the_step(self):
+    def test_a_rank_that_joins_waits_for_the_end_of_the_step(self):
         steps = self.steps([0])
         steps.give(0, 0, 5, ONE, 1.0)
         steps.hand(0)
@@ -95,7 +95,7 @@ class HostSteps(unittest.TestCase):
         steps.give(1, 0, 6, ONE, 1.0)
         self.assertTrue(steps.is_whole(0))
 
-    def test_another_life_of_a_rank_gives_anew_what_did_not_count(self):
+    def test_a_restarted_rank_repeats_a_gradient_that_did_not_count(self):
         steps = self.steps([0, 1])
         steps.give(1, 0, 5, Given(7, 1.0), 1.0)
         steps.remove(1)
@@ -106,7 +106,7 @@ class HostSteps(unittest.TestCase):
         self.assertTrue(steps.give(1, 0, 5, Given(9, 1.0), 1.0))
         self.assertEqual(steps.hand(0)[1], (1, Given(9, 1.0)))
 
-    def test_late_is_who_keeps_others_waiting(self):
+    def test_a_rank_is_late_if_others_wait_for_it(self):
         steps = self.steps([0, 1])
         self.assertEqual(steps.late(100.0, 4.0), [], "nobody waits")
         steps.give(0, 0, 5, ONE, 100.0)
@@ -116,13 +116,13 @@ class HostSteps(unittest.TestCase):
         self.assertEqual(steps.late(108.0, 4.0), [], "it moves")
         self.assertEqual(steps.late(110.0, 4.0), [0, 1], "each waits for the other")
 
-    def test_whatever_comes_and_goes_each_gradient_counts_once(self):
+    def test_each_gradient_counts_once_while_ranks_join_and_leave(self):
         for seed in range(300):
             with self.subTest(seed=seed):
                 self.run_at_random(random.Random(seed))
 
     def run_at_random(self, draw):
-        """Each life of a rank gives to each tensor, step after step. Nobody waits for ever."""
+        """Runs ranks that come, go and give at random. Checks that each gradient is handed on once at most, and that steps go on."""
         tensors, ranks, goal = draw.randint(1, 3), draw.randint(1, 4), 6
         steps = self.steps(range(ranks), tensors, 0)
         life, counted = dict.fromkeys(range(ranks), 0), set()
@@ -162,7 +162,7 @@ class HostSteps(unittest.TestCase):
 
 
 class Losses(unittest.TestCase):
-    """What is told of the losses that a host's ranks report."""
+    """Tests of the loss that the leader reports for the ranks of its host."""
 
     def setUp(self):
         self.told = []
@@ -193,12 +193,12 @@ class Losses(unittest.TestCase):
 
 
 class Questions(unittest.TestCase):
-    def test_for_which_there_is_no_thread_are_answered(self):
+    def test_are_answered_with_an_error_if_no_thread_can_start(self):
         requests = Requests(types.SimpleNamespace(), [], lambda action: action())
         answers = []
-        guest = types.SimpleNamespace(rank=1, questions=0, answer=answers.append)
+        connection = types.SimpleNamespace(rank=1, questions=0, answer=answers.append)
         with mock.patch.object(threading.Thread, "start", side_effect=RuntimeError("can't start new thread")):
-            requests.take(guest, {"what": "stats", "id": 7}, [])
+            requests.take(connection, {"what": "stats", "id": 7}, [])
         (message,) = answers
         _, said = wire.parse(message)
         self.assertEqual((said["id"], said["value"]), (7, None))

@@ -11,7 +11,7 @@ try:
 except ImportError:
     raise unittest.SkipTest("no torch; install python3-torch") from None
 
-# Gradients are products of small whole numbers and weights, element by element: the same bits in every process.
+# Gradients are elementwise products of small whole numbers and weights, so they have the same bits in every process.
 PROGRAM = """
     import os, sys, time, torch, syncline, syncline.torch
     from torch import nn
@@ -49,12 +49,12 @@ PROGRAM = """
 """
 OPTIMIZER = 'syncline.torch.Optimizer(model, "{name}", lr={lr}, push="fp32", publish="fp32", {options})'
 BYTES = 4 * (3 + 40_000 + 70_001)
-# Weights fall by one in each step, whoever takes part: they count the steps that they were part of.
+# Weights fall by one in each step, whichever ranks take part, so they count steps.
 COUNT = {"name": "sgd", "lr": 1.0, "each_step": "model().backward(); time.sleep(0.01)"}
 
 
 def program_of(optimizer=OPTIMIZER, **source):
-    """PROGRAM with these in place of what it does otherwise."""
+    """Returns PROGRAM with its defaults replaced by `source`."""
     source = {"dtype": "float32", "name": "adamw", "lr": 0.01, "options": "", "steps": 8, "each_step": "model(step).backward()", "at_end": "pass",
               **source}
     return PROGRAM.format(optimizer=optimizer.format(**source), **source)
@@ -66,7 +66,7 @@ class Ranks(support.ServersTest):
         self.addCleanup(shutil.rmtree, self.folder)
 
     def start(self, rank, world, on_host, job="", env=None, **source):
-        """Rank `rank`, of which `on_host` are on each host; 1: without local aggregation."""
+        """Starts rank `rank`. `on_host` is the number of ranks on each host; 1: without local aggregation."""
         aggregates = {"LOCAL_RANK": str(rank % on_host), "LOCAL_WORLD_SIZE": str(on_host), "SYNCLINE_LOCAL_AGGREGATION": "1"}
         out = self.folder / f"{job}{on_host}-{rank}.pt"
         environment = {**self.environment(rank, world), "SYNCLINE_JOB": f"{self.id()}{job}{on_host}", "OUT": str(out),
@@ -84,7 +84,7 @@ class Ranks(support.ServersTest):
         return weights[0], [tuple(map(int, one.groups())) for one in said]
 
     def assert_counted(self, out, steps):
-        """Of a program that is COUNT."""
+        """Checks the weights that a program with COUNT has saved: they must have counted `steps` steps."""
         for name, weight in torch.load(out).items():
             self.assertTrue(torch.equal(weight.double().mean().round(), torch.tensor(-float(steps), dtype=torch.double)), name)
 

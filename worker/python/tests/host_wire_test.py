@@ -1,4 +1,4 @@
-"""Messages of other processes that are none of ours: the leader of a host refuses them, keeps nothing of them, and goes on."""
+"""Tests that the leader of a host refuses malformed messages of other processes, keeps nothing of them, and goes on."""
 import contextlib
 import gc
 import json
@@ -21,10 +21,11 @@ except ImportError:
 import syncline
 from syncline._library import FLOAT32
 from syncline._memory import Memory
-from syncline.torch import _host_hub, _host_wire as wire
-from syncline.torch._host_door import Door
-from syncline.torch._host_hub import Hub, Setup
-from syncline.torch._host_place import HostPlace
+from syncline.torch._host import hub as _host_hub
+from syncline.torch._host import wire
+from syncline.torch._host.leader_connector import LeaderConnector
+from syncline.torch._host.hub import Hub, Setup
+from syncline.torch._host.place import HostPlace
 
 SHAPES = ((3,), (40,), (2, 5))
 SEEDS = 40
@@ -93,7 +94,7 @@ class Host(unittest.TestCase):
         self.addCleanup(self.hub.close, is_clean=False)
 
     def come(self, rank, **changed):
-        """A connection that has said hello."""
+        """Returns a connection that has sent HELLO."""
         link = wire.connect(self.address)
         self.addCleanup(link.close)
         link.region = wire.Region(self.layout)
@@ -101,14 +102,14 @@ class Host(unittest.TestCase):
         return link
 
     def come_in(self):
-        """Both ranks, as members."""
+        """Returns connections of both ranks, which are members."""
         ranks = [self.come(0), self.come(1)]
         for link in ranks:
             self.assertEqual(self.hear(link, wire.WELCOME, wire.FAILED)[0], wire.WELCOME)
         return ranks
 
     def hear(self, link, *kinds):
-        """The fields of the first message of one of these kinds; None where the leader has ended the connection."""
+        """Returns the kind and the fields of the next message of one of `kinds`; None: the leader has ended the connection."""
         link.socket.settimeout(support.PATIENCE)
         while True:
             message, descriptors = link.receive()
@@ -128,7 +129,7 @@ class Host(unittest.TestCase):
 
 
 def fields_at_random(draw):
-    """What JSON can say where another type is meant."""
+    """Returns fields of a message with random names, whose values are often of a wrong type."""
     values = [None, True, -1, 2**70, 1e400, "x" * draw.randint(0, 300), [], {}, [1], {"a": 1}, 0.5, float("nan"), "0"]
     names = ["local_rank", "digest", "what", "id", "tensor", "array", "timeout", "loss", "step", "samples", "error"]
     fields = {name: draw.choice(values) for name in draw.sample(names, draw.randint(0, len(names)))}
@@ -159,8 +160,8 @@ def message_at_random(draw):
     return bytes(chosen)
 
 
-class WhatIsNoMessage(Host):
-    def test_is_refused_and_the_host_goes_on(self):
+class InvalidMessages(Host):
+    def test_end_their_connection_and_the_host_continues(self):
         ranks = self.come_in()
         open_before = self.descriptors_of_the_hub()
         for seed in range(SEEDS):
@@ -170,7 +171,7 @@ class WhatIsNoMessage(Host):
         self.assertEqual(self.descriptors_of_the_hub(), open_before)
 
     def intrude(self, draw):
-        """A process that says what it likes, with memory of any kind, until the leader will hear no more of it."""
+        """Sends random messages with memory of any kind until the leader ends the connection."""
         link = wire.connect(self.address)
         link.socket.settimeout(support.PATIENCE)
         try:
@@ -189,24 +190,24 @@ class WhatIsNoMessage(Host):
             link.close()
 
     def descriptors_of_the_hub(self):
-        """How many this process has open, once the leader has let go of those that are gone."""
+        """Returns the number of open descriptors of this process, once the leader has closed those of lost connections."""
         deadline = time.monotonic() + support.PATIENCE
-        while len(self.hub._guests) > 2 and time.monotonic() < deadline:
+        while len(self.hub._connections) > 2 and time.monotonic() < deadline:
             time.sleep(0.01)
         gc.collect()  # what other tests have left, too
         return len(os.listdir("/proc/self/fd"))
 
-    def test_of_a_known_rank_is_refused_by_name(self):
+    def test_of_a_known_rank_are_refused_with_the_reason(self):
         self.come(0)
         for message, why in (
                 (wire.give(0, 7, 1, 1.0), "a gradient of step 7 that rank 1 may not give now"),
                 (wire.give(0, 0, 1, -1.0), "a learning rate of -1 times its own"),
                 (wire.record(wire.ASK, what="loss", id=0, loss=1.0, step=0, samples=0), "the loss of 0 samples"),
-                (wire.record(wire.ASK, what="loss", id=0, loss=1.0, step=float("inf"), samples=1), "is none of ours"),
+                (wire.record(wire.ASK, what="loss", id=0, loss=1.0, step=float("inf"), samples=1), "sent an invalid message"),
                 (wire.record(wire.ASK, what="all", id=0), "asks for 'all'"),
-                (bytes([wire.ASK]) + b"[" * 60_000, "is none of ours"),
+                (bytes([wire.ASK]) + b"[" * 60_000, "sent an invalid message"),
                 (bytes([wire.ASK]) + b"[1]", "its fields have no names"),
-                (bytes(70_000), "is longer than any of ours")):
+                (bytes(70_000), "a message that is too long")):
             with self.subTest(why=why):
                 link = self.come(1)
                 self.assertEqual(self.hear(link, wire.WELCOME, wire.FAILED)[0], wire.WELCOME)
@@ -215,16 +216,16 @@ class WhatIsNoMessage(Host):
                 self.assertIsInstance(error, syncline.DataLoss)
                 self.assertIn(why, str(error))
 
-    def test_with_memory_that_its_owner_could_take_away_is_refused(self):
+    def test_with_memory_that_can_shrink_are_refused(self):
         link = wire.connect(self.address)
         self.addCleanup(link.close)
         memory = os.memfd_create("other")
         self.addCleanup(os.close, memory)
         os.ftruncate(memory, self.layout.size)
         link.send(wire.record(wire.HELLO, local_rank=1, digest="digest"), [memory])
-        self.assertIn("or such that it could take away", self.hear(link, wire.FAILED)[1]["message"])
+        self.assertIn("or memory that it could shrink", self.hear(link, wire.FAILED)[1]["message"])
 
-    def test_nor_one_question_too_many(self):
+    def test_too_many_questions_at_once_are_refused(self):
         self.servers.may_answer.clear()
         self.addCleanup(self.servers.may_answer.set)
         link, _ = self.come(1), self.come(0)
@@ -236,8 +237,8 @@ class WhatIsNoMessage(Host):
         self.assertIn("asks 256 questions at once", self.hear(link, wire.FAILED)[1]["message"])
 
 
-class AStep(Host):
-    def test_that_all_have_left_end_with_what_they_gave(self):
+class Steps(Host):
+    def test_that_all_ranks_left_end_with_the_gradients_that_were_given(self):
         ranks = self.come_in()
         for link in ranks:
             link.send(wire.give(1, 0, 3, 1.0))
@@ -252,19 +253,19 @@ class AStep(Host):
         for tensor in (2, 1, 0):
             for link in ranks:
                 link.send(wire.give(tensor, 0, 1, 1.0))
-            # The weights of a tensor come before any gradient of one that was declared earlier.
+            # The weights of one tensor arrive before any gradient of a tensor that was declared earlier.
             self.assertEqual(self.hear(ranks[0], wire.VIEW, wire.FAILED), (wire.VIEW, (tensor, 0)))
         self.assertEqual(self.servers.waited, [2, 1, 0])
 
-    def test_of_more_samples_than_a_push_can_tell_are_refused_with_advice(self):
+    def test_of_more_samples_than_a_push_can_count_are_refused_with_advice(self):
         ranks = self.come_in()
         for link in ranks:
             link.send(wire.give(0, 0, 2**32 - 1, 1.0))
-        self.assertIn("let each rank of each host give a thousandth of them", self.hear(ranks[0], wire.FAILED)[1]["message"])
+        self.assertIn("let each rank of each host pass a thousandth of its number", self.hear(ranks[0], wire.FAILED)[1]["message"])
 
 
-class WhoIsNotWelcome(Host):
-    def test_of_another_user_costs_the_leader_no_sleep_and_one_line(self):
+class ProcessesOfOtherUsers(Host):
+    def test_are_refused_without_a_pause_and_with_one_log_line(self):
         clock = mock.Mock(wraps=time)
         with mock.patch.object(_host_hub, "time", clock), mock.patch.object(wire.os, "getuid", lambda: 2**31 - 2), \
                 self.assertLogs("syncline", "WARNING") as said:
@@ -276,21 +277,21 @@ class WhoIsNotWelcome(Host):
                     self.assertEqual(other.recv(1), b"")
         clock.sleep.assert_not_called()
         self.assertEqual(len(said.output), 1, said.output)
-        self.assertIn("has the place of a rank of this host", said.output[0])
+        self.assertIn("has taken the place of a rank of this host", said.output[0])
         self.come_in()
 
 
-class WhoSaysNothing(Host):
+class SilentConnections(Host):
     failure_timeout = 0.2
 
-    def test_is_not_listened_to_for_ever(self):
+    def test_are_closed_after_the_failure_timeout(self):
         link = wire.connect(self.address)
         self.addCleanup(link.close)
         self.assertRegex(self.hear(link, wire.FAILED)[1]["message"], r"process \d+ has not said for 0.2 s which rank it is")
 
 
-class WhenALeaderTakesNobody(unittest.TestCase):
-    def test_who_comes_does_not_wait_without_end(self):
+class LeaderThatAcceptsNoConnection(unittest.TestCase):
+    def test_connecting_to_it_fails_in_time(self):
         address = wire.address_of(self.id(), os.getpid())
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener, contextlib.ExitStack() as links:
             listener.bind(address)
@@ -310,37 +311,37 @@ class WhenALeaderTakesNobody(unittest.TestCase):
 class WhenTheLeaderDies(unittest.TestCase):
     SOURCE = """
         import sys
-        from syncline.torch import _host_wire as wire
+        from syncline.torch._host import wire
         listener = wire.listen(bytes.fromhex(sys.argv[1]))
         listener.setblocking(True)
         print("listens", flush=True)
         listener.accept()[0].recv(1)
     """
 
-    def test_before_it_let_a_rank_in_that_is_said_at_once(self):
+    def test_before_it_let_a_rank_in_the_rank_is_told_at_once(self):
         address = wire.address_of(self.id(), os.getpid())
         leader = support.start_program(self, self.SOURCE.replace("sys.argv[1]", repr(address.hex())))
         leader.await_line("listens")
-        door = Door(address, 4, time.monotonic() + support.PATIENCE)
-        link = door.connect()
+        connector = LeaderConnector(address, 4, time.monotonic() + support.PATIENCE)
+        link = connector.connect()
         self.addCleanup(link.close)
-        door.check("it left")  # as it lives, another session of it may come
+        connector.check("it left")  # as it lives, another session of it may come
         with mock.patch.object(os, "pidfd_open", create=True):
             del os.pidfd_open  # as in a Python that was built with old headers
             self.assertFalse(wire.Process(leader.process.pid).has_ended)
-        in_an_earlier_life = Door(address, 4, time.monotonic() + support.PATIENCE, known=wire.Process(link.process))
+        in_an_earlier_life = LeaderConnector(address, 4, time.monotonic() + support.PATIENCE, known=wire.Process(link.process))
         leader.kill()
-        for one in (door, in_an_earlier_life):
-            with self.assertRaisesRegex(syncline.Dropped, f"rank 4, .* ended before it had let this rank in: .*process {leader.process.pid}"):
+        for one in (connector, in_an_earlier_life):
+            with self.assertRaisesRegex(syncline.Dropped, f"rank 4, .* ended before it let this rank in: .*process {leader.process.pid}"):
                 one.connect()
 
-    def test_in_this_process_its_error_is_what_is_said(self):
+    def test_in_this_process_its_own_error_is_raised(self):
         def check_hub():
             raise syncline.DeadlineExceeded("the hub was over")
 
-        door = Door(wire.address_of(self.id(), os.getpid()), 0, time.monotonic() + support.PATIENCE, check_hub)
+        connector = LeaderConnector(wire.address_of(self.id(), os.getpid()), 0, time.monotonic() + support.PATIENCE, check_hub)
         with self.assertRaisesRegex(syncline.DeadlineExceeded, "the hub was over"):
-            door.connect()
+            connector.connect()
 
 
 if __name__ == "__main__":

@@ -1,5 +1,7 @@
-"""The torch.distributed backend between hosts that are network namespaces: DDP trains, and whoever is killed, stopped or cut
-off has a name."""
+"""Tests of the torch.distributed backend between network namespaces that act as hosts.
+
+DDP trains, and errors name a rank that is killed, stopped or cut off.
+"""
 import contextlib
 import os
 import signal
@@ -25,7 +27,7 @@ if (reason := missing(PREFIX)) is not None:
     raise unittest.SkipTest(f"ModuleSkipped: {reason}")
 
 NAMES = ["a", "b"]
-# Trains, and prints a digest of the weights. Told to go on, it trains until something fails, and prints what.
+# Trains, and prints a digest of the weights. If asked to go on, it trains until an error, and prints the error.
 PROGRAM = """
 import hashlib, os, sys
 import torch
@@ -65,7 +67,7 @@ except RuntimeError as error:
 
 
 class Ranks:
-    """One on each host, running PROGRAM."""
+    """Starts PROGRAM on each host."""
 
     def __init__(self, net, folder, task, share=False):
         program = Path(folder) / "program.py"

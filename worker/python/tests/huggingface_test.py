@@ -1,6 +1,6 @@
-"""Hugging Face's Trainer and accelerate with Syncline's optimizer.
+"""Tests of Hugging Face's Trainer and accelerate with Syncline's optimizer.
 
-Needs transformers and accelerate in this Python, or in the one that SYNCLINE_HF_PYTHON names; no hub.
+They need transformers and accelerate in this Python, or in the one that SYNCLINE_HF_PYTHON names. They download nothing.
 """
 import os
 import re

@@ -1,4 +1,4 @@
-"""A GPU in host memory that is late: what was copied is there once somebody who must waits for it, and never before."""
+"""A stand-in for a GPU, in host memory, that copies as late as possible: only when a thread waits for the copy."""
 import threading
 
 import torch
@@ -9,16 +9,16 @@ PATIENCE = 60
 
 
 def copy(target, source):
-    """Also in another thread than that of the program, which may be in inference mode."""
+    """Copies a tensor. It may run in another thread than the program's, which may be in inference mode."""
     with torch.inference_mode(target.is_inference()):
         target.copy_(source)
 
 
 class LateStream:
-    """Copies, made in their order by whoever waits for one, or asks for the second time whether it was made."""
+    """A queue of copies. They are made in order when a thread waits for one, or asks for the second time whether it was made."""
 
     def __init__(self):
-        self.gate = threading.Event()  # while it is not set, none is made
+        self.gate = threading.Event()  # no copy is made while it is not set
         self.gate.set()
         self.lock = threading.Lock()
         self.copies, self.made = [], 0
@@ -52,13 +52,13 @@ class LateMark:
 
 
 class LateGpu:
-    """All tensors are on it, but those that `keep_on_host` was given."""
+    """The stand-in. All tensors are on it, except those that were given to `keep_on_host`."""
 
-    number, why_not = 0, "it is a stand-in"
+    number, why_not, ordinal = 0, "it is a stand-in", 0
 
     def __init__(self):
         self.up, self.down, self.own = LateStream(), LateStream(), LateStream()
-        self.read = 0  # copies to the host so far
+        self.read = 0  # number of copies to the host so far
 
     def keep_on_host(self, tensor):
         tensor.is_on_host = True
@@ -66,6 +66,9 @@ class LateGpu:
 
     def host_like(self, tensor):
         return self.keep_on_host(torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu").fill_(85))
+
+    def stream(self):
+        return 0
 
     def mark(self):
         return self.own.put(lambda: None)
@@ -75,17 +78,17 @@ class LateGpu:
         self.read += 1
         return self.up.put(lambda: copy(host, taken))
 
-    def bring(self, target, host, after):
+    def bring(self, target, source, after):
         assert after.stream is self.own
-        target.fill_(86)  # whoever reads it now is wrong
-        return self.down.put(lambda: copy(target, host))
+        target.fill_(86)  # a wrong value for code that reads it too early
+        return self.down.put(lambda: copy(target, source))
 
     def follow(self, mark):
         mark.synchronize()
 
 
 def install():
-    """For this process, from now on."""
+    """Makes torch's tensors be on a LateGpu, in this process and from now on. Returns it."""
     gpu = LateGpu()
     _staging.device_of = lambda array, name: (
         gpu if isinstance(array, torch.Tensor) and not hasattr(array, "is_on_host") else None)

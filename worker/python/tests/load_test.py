@@ -1,4 +1,4 @@
-"""load_state_dict of a syncline.torch.Optimizer that exists already: before the first step and after it."""
+"""Tests of load_state_dict of a syncline.torch.Optimizer, before the first step and after it."""
 import unittest
 
 from state_test import steps, through_a_file
@@ -6,11 +6,11 @@ from torch_support import EXACT, OptimizerTest, batches, make_model, nn, torch, 
 
 import syncline
 from syncline.torch import Optimizer
-from syncline.torch._anew import Meeting
+from syncline.torch._optimizer.restart import RestartBarrier
 
 
 def trained(count):
-    """A model and its plain AdamW after so many steps."""
+    """Returns a model and its AdamW of torch after a number of steps."""
     model = make_model()
     plain = torch.optim.AdamW(model.parameters(), lr=0.01)
     train(model, plain, count)
@@ -44,7 +44,7 @@ class Load(OptimizerTest):
         train(model, optimizer, 2)
         self.assertEqual(optimizer.steps, 2)
 
-    def test_of_what_the_job_has_anyway_changes_nothing(self):
+    def test_of_the_state_that_the_job_has_changes_nothing(self):
         model = make_model()
         optimizer = self.optimizer(model, "adamw", 0.01)
         session = optimizer.session
@@ -117,10 +117,10 @@ class Load(OptimizerTest):
         self.assertEqual(len(weights), 1)
         self.assertAlmostEqual(float(weights.pop().strip("[]").split(",")[0]), 1 - 10 * 0.01, places=2)
 
-    def test_of_several_workers_needs_certificates_of_no_single_job(self):
-        with self.assertRaisesRegex(syncline.FailedPrecondition, "worker.pem is the certificate of one job.*state_dict="):
-            Meeting({"tls_cert": "worker.pem"}, world_size=2)
-        Meeting({"tls_cert": "worker.pem"}, world_size=1).hold()
+    def test_of_several_workers_is_refused_with_certificates_for_one_job(self):
+        with self.assertRaisesRegex(syncline.FailedPrecondition, "worker.pem is valid for one job only.*state_dict="):
+            RestartBarrier({"tls_cert": "worker.pem"}, world_size=2)
+        RestartBarrier({"tls_cert": "worker.pem"}, world_size=1).wait()
 
     def test_of_a_worker_that_joined_gives_it_the_jobs_own(self):
         model, _ = trained(3)

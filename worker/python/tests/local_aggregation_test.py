@@ -1,4 +1,4 @@
-"""Ranks of a host that send their gradients as one: the same weights, and fewer bytes."""
+"""Tests of local aggregation: it gives the same weights with fewer bytes."""
 import re
 import sys
 import tempfile
@@ -39,7 +39,7 @@ class LocalAggregation(host_support.Ranks):
             self.assertEqual(program.wait(), 0, program.text())
 
     def test_samples_count_and_a_part_that_only_some_use_is_the_mean_of_these(self):
-        # Whole numbers and sums of 4 samples: exact. Weights fall by the mean gradient.
+        # The arithmetic is exact: whole numbers, and sums of 4 samples. Weights fall by the mean gradient.
         weights, _ = self.run_all(
             2, 2, name="sgd", lr=1.0, steps=1,
             options="samples=(1, 3)[rank]",
@@ -68,7 +68,7 @@ class LocalAggregation(host_support.Ranks):
         started = [self.start(rank, 2, 2, each_step=each_step) for rank in range(2)]
         for program, _ in started:
             self.assertEqual(program.wait(), 0, program.text())
-        started[0][0].await_line("waited in vain for the barrier of all ranks of this host")
+        started[0][0].await_line("timed out waiting for the barrier of all ranks of this host")
 
     def test_two_threads_of_a_rank_come_to_two_barriers(self):
         each_step = ('exec("if step == 2:\\n time.sleep(rank / 2)\\n both = [threading.Thread(target=optimizer.session.barrier) for _ in range(2)]\\n '
@@ -133,7 +133,7 @@ class LocalAggregation(host_support.Ranks):
 
 
 class WhatElseSendsGradients(host_support.Ranks):
-    """Two ranks have the bits that they have without local aggregation, and push half."""
+    """Two ranks get the same bits as without local aggregation, and push half as many bytes."""
 
     def assert_same(self, **source):
         alone, of_alone = self.run_all(2, 1, **source)

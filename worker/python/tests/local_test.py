@@ -1,4 +1,4 @@
-"""syncline.torch.LocalSGD and DiLoCo against real servers, beside the papers' loops in plain torch."""
+"""Tests of syncline.torch.LocalSGD and DiLoCo with real servers, against the papers' loops in plain torch."""
 import copy
 import threading
 import unittest
@@ -11,7 +11,7 @@ from syncline.torch import DiLoCo, LocalSGD, Optimizer
 
 
 def rows_of(rank, world, count):
-    """Each worker's part of the batches."""
+    """Returns a worker's part of the batches."""
     return [(inputs[rank::world], labels[rank::world]) for inputs, labels in batches(count)]
 
 
@@ -31,7 +31,7 @@ def fresh(seed=1):
 
 class LocalTest(support.ServersTest):
     def workers(self, count, work):
-        """What work(rank, session options) returns, one thread for each worker."""
+        """Runs work(rank, session options) in one thread for each worker. Returns the results."""
         results, errors = [None] * count, []
 
         def run(rank):
@@ -54,7 +54,7 @@ class LocalTest(support.ServersTest):
 
 
 def averaged(starts, models, weights, outer):
-    """The global model of the papers: `outer` steps it along the weighted mean of how far the workers have come."""
+    """The global model of the papers. `outer` steps it along the weighted mean of the workers' movements."""
     total = sum(weights)
     with torch.no_grad():
         for number, parameter in enumerate(starts.parameters()):
@@ -303,7 +303,7 @@ class Wrappers(LocalTest):
                 kind(model, inner, **{**arguments, "session": {**self.options(), **arguments.get("session", {})}})
         with self.assertRaisesRegex(syncline.InvalidArgument, "one of torch's, which runs on the worker"):
             LocalSGD(model, "adamw", sync_every=4)
-        with self.assertRaisesRegex(syncline.InvalidArgument, r"shape \[7\] that is no parameter of the model"):
+        with self.assertRaisesRegex(syncline.InvalidArgument, r"shape \[7\] that is not a parameter of the model"):
             LocalSGD(model, torch.optim.SGD([nn.Parameter(torch.zeros(7))], 0.1), sync_every=4, session=self.options())
         optimizer = LocalSGD(model, inner, sync_every=4, session=self.options(job="copied"))
         self.addCleanup(optimizer.session.close)

@@ -1,4 +1,4 @@
-"""Session.allocate: memory for gradients that servers of this host read where it lies."""
+"""Tests of Session.allocate: memory for gradients that servers on this host read without a copy."""
 import unittest
 
 import support

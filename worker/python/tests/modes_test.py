@@ -1,4 +1,4 @@
-"""mode=: who waits for whom, as an argument of everything that opens a session of its own."""
+"""Tests of the argument `mode=` of all classes and functions that open a session."""
 import contextlib
 import json
 import os
@@ -14,7 +14,7 @@ from syncline.torch import DiLoCo, HookState, LocalSGD, Optimizer, wrap
 
 class Modes(OptimizerTest):
     def mode_of(self, job):
-        """As the coordinator knows it."""
+        """Returns the job's mode as the coordinator has it."""
         said = subprocess.run([os.environ["SYNCLINE_BINARY"], "status", "--json", "--coordinator", self.coordinator],
                               check=True, text=True, stdout=subprocess.PIPE).stdout
         return {entry["name"]: entry["mode"] for entry in json.loads(said)["jobs"]}[job]
@@ -45,7 +45,7 @@ class Modes(OptimizerTest):
     def test_are_given_once(self):
         with self.assertRaisesRegex(syncline.InvalidArgument, "'mode': ….*mode=ssp:4 already; give it once"):
             self.optimizer_of(mode="ssp:4", mode_of_session="bsp")
-        with self.assertRaisesRegex(syncline.InvalidArgument, "'3' is no option: it has no name; write NAME=3"):
+        with self.assertRaisesRegex(syncline.InvalidArgument, "'3' is not an option: it has no name; write NAME=3"):
             self.optimizer_of(mode="bsp:3")
 
     def optimizer_of(self, mode, mode_of_session=None):
@@ -56,7 +56,7 @@ class Modes(OptimizerTest):
         inner = torch.optim.SGD(model.parameters(), 0.1)
         for mode in ("ssp:4", "asp", "bsp:quorum=1"):
             for make in (lambda **more: wrap(inner, model, **more), lambda **more: HookState(model, **more)):
-                with self.assertRaisesRegex(syncline.InvalidArgument, f"mode='{mode}': every worker has weights of its own"):
+                with self.assertRaisesRegex(syncline.InvalidArgument, f"mode='{mode}': every worker has its own weights"):
                     make(mode=mode, session=self.options())
         with mock.patch.dict(os.environ, {"SYNCLINE_MODE": "ssp:3"}):
             with self.assertRaisesRegex(syncline.InvalidArgument, "of SYNCLINE_MODE, which `syncline run --mode` sets"):

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Runs Python with these arguments on the torch that deploy/install-deps.sh has from pip, or says that there is none."""
+"""Runs Python with these arguments and the torch that deploy/install-deps.sh got from pip, or says that there is none."""
 import os
 import sys
 from pathlib import Path

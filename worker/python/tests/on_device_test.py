@@ -1,4 +1,4 @@
-"""Tensors of GPUs that run the session's codecs, on a stand-in for one: the CUDA module's emulated GPU. Of real ones: cuda_test.py."""
+"""Tests of tensors on a GPU that runs the session's codecs, with the CUDA module's emulated GPU. cuda_test.py uses a real one."""
 import os
 import sys
 import tempfile
@@ -14,6 +14,7 @@ FAKE_MODULE = os.environ.get("SYNCLINE_FAKE_CUDA_MODULE") or str(
 os.environ["SYNCLINE_CUDA_MODULE"] = FAKE_MODULE
 
 import gpu_cases
+import interrupt_test
 import staging_test
 from staging_test import Mark, on
 from torch_support import torch
@@ -28,7 +29,7 @@ NOT_THE_HOSTS = 1 << 62  # of addresses: the host faults there, and the emulated
 
 
 class Emulated(staging_test.StandIn):
-    """A GPU in host memory, which the session knows by addresses that are not the host's."""
+    """A stand-in for a GPU, in host memory. It gives the session addresses that are not the host's."""
 
     number = 1
     why_not = ""
@@ -48,7 +49,7 @@ class Emulated(staging_test.StandIn):
 
 
 class Late(Emulated):
-    """What the program's stream writes is there once somebody has waited for it."""
+    """A stand-in on which values that the program's stream writes appear only once a thread has waited for them."""
 
     def __init__(self):
         super().__init__()
@@ -66,7 +67,7 @@ class Late(Emulated):
         return Mark(write)
 
 
-# Trains until the stand-in fails, which does so for the whole process.
+# Trains until the stand-in fails, for the whole process.
 FAILING = """
     import os, sys
     place = dict(os.environ)  # in a job, of which the tests' modules want to know nothing
@@ -93,6 +94,11 @@ class HostCases(gpu_cases.Cases):
 
 
 globals().update(staging_test.once_more(Emulated, __name__, HostCases))
+
+
+class Interrupted(interrupt_test.OnAGpu):
+    make_device = Emulated
+    kinds = ("line",)
 
 
 class OnDevice(support.ServersTest):
@@ -229,7 +235,7 @@ class OnDevice(support.ServersTest):
             session.start()
             with self.assertRaisesRegex(syncline.InvalidArgument, "here: a gradient on cpu for weights on the host"):
                 session.push_pull(here, torch.ones(4))
-        with on(other), self.assertRaisesRegex(syncline.InvalidArgument, "there: a gradient on cpu for weights on cpu: give one that is there, or"):
+        with on(other), self.assertRaisesRegex(syncline.InvalidArgument, "there: a gradient on cpu for weights on cpu: pass one that is there, or"):
             session.push_pull(there, torch.ones(4))
         with on(one), self.assertRaisesRegex(syncline.InvalidArgument, r"there: a gradient of shape \[5\] for weights of shape \[4\]"):
             session.push_pull(there, torch.ones(5))
@@ -266,7 +272,7 @@ class OnDevice(support.ServersTest):
 
 
 class Cuda(unittest.TestCase):
-    """What of torch's GPUs needs no GPU."""
+    """Tests of the class for torch's GPUs that need no GPU."""
 
     def setUp(self):
         patch = mock.patch.object(torch, "cuda", mock.Mock())

@@ -1,4 +1,7 @@
-"""Gradients travel while backward computes, and forward waits layer by layer: by what came before what, of which nothing is timed. For torch_test.py."""
+"""Cases of torch_test.py: gradients travel while backward computes, and forward waits layer by layer.
+
+They test the order of events, and measure no times.
+"""
 import threading
 
 import support
@@ -14,7 +17,7 @@ def layers(count):
 
 
 class Overlap(OptimizerTest):
-    """Each test has a program wait where only an exchange that is under way meanwhile ends the wait."""
+    """In each test the program waits at a point where only an exchange under way can end the wait."""
 
     def test_a_gradient_is_sent_and_its_weights_are_back_before_backward_comes_to_the_first_layer(self):
         model = layers(3)
@@ -23,7 +26,7 @@ class Overlap(OptimizerTest):
         seen = {}
 
         def arrived(name, bytes_pulled):
-            """Backward stands still here until so much has come back."""
+            """Blocks backward until `bytes_pulled` bytes have come back."""
             gave_up = threading.Event()
             timer = threading.Timer(support.PATIENCE / 4, gave_up.set)
             timer.start()
@@ -37,7 +40,7 @@ class Overlap(OptimizerTest):
         model(torch.ones(2, WIDTH)).square().mean().backward()
         optimizer.step()
         optimizer.synchronize()
-        # Of the last layer, and then of the last two, everything, and nothing of those that backward has yet to come to.
+        # All bytes of the last layer, and then of the last two, are through, and none of the layers that backward has yet to reach.
         for name, layers_behind in (("middle", 1), ("first", 2)):
             for counted in seen[name]:
                 self.assertGreaterEqual(counted, layers_behind * BYTES, (name, seen))
@@ -64,7 +67,7 @@ class Overlap(OptimizerTest):
         order = []
 
         def give(number):
-            """The other worker's gradients of a layer, without which its weights cannot be new."""
+            """Pushes the other worker's gradients of a layer, without which its weights cannot be new."""
             for tensor in other._tensors[2 * number:2 * number + 2]:
                 other.push_pull(tensor, torch.zeros(tensor.memory.shape))
             order.append(f"{number} is given")

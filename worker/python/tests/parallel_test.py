@@ -1,6 +1,7 @@
-"""torch's ways to spread one model over ranks, on the backend "syncline": the losses of a small transformer are those over gloo.
+"""Tests of torch's ways to spread one model over ranks: the backend "syncline" gives a small transformer the same losses as gloo.
 
-They need DeviceMesh and fully_shard: torch 2.6 or newer. Numbers are float64, so that the order of a sum leaves 1e-6 far away.
+They need DeviceMesh and fully_shard: torch 2.6 or newer. Numbers are float64, so that differences from the order of a sum are far below
+the tolerance of 1e-6.
 """
 import textwrap
 import unittest
@@ -168,7 +169,7 @@ class ParallelTest(unittest.TestCase):
         self.check_pipeline("Schedule1F1B")
 
     def check_attention(self, attention):
-        """Each rank has a quarter of the sequence; over all the mean of the losses is that of one process with the whole."""
+        """Each rank has a quarter of the sequence. The mean of the ranks' losses is that of one process with the whole sequence."""
         self.check(attention + textwrap.dedent("""
             def losses():
                 model = nn.parallel.DistributedDataParallel(make_model(attention))

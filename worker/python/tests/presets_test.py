@@ -1,4 +1,4 @@
-"""LocalSGD.preset: each is the loop of its paper in plain torch."""
+"""Tests of LocalSGD.preset: each preset does the same as the loop of its paper in plain torch."""
 import unittest
 
 from local_test import LocalTest, averaged, random_numbers, rows_of, step
@@ -6,7 +6,7 @@ from torch_support import nn, torch
 
 import syncline
 from syncline.torch import DiLoCo, LocalSGD, Optimizer
-from syncline.torch._spelling import check_spelling
+from syncline.torch._optimizer.spelling import check_spelling
 
 ROUNDS, STEPS = 4, 3
 CHUNK, RATIO, DECAY = 256, 0.125, 0.95
@@ -14,20 +14,20 @@ PUSH = f"sparseloco:min_elements=0,vectors=1,chunk_log2=8,ratio={RATIO}"  # all 
 
 
 def fresh():
-    """More than a chunk in one tensor, and less in others."""
+    """Returns a model with one tensor of more than a chunk, and others of less."""
     with random_numbers:
         torch.manual_seed(1)
         return nn.Sequential(nn.Linear(6, 100), nn.Tanh(), nn.Linear(100, 3))
 
 
 def chosen(chunk):
-    """Positions of its largest magnitudes, without zeros."""
+    """Returns the positions of the largest magnitudes, without zeros."""
     order = sorted(range(len(chunk)), key=lambda i: (-abs(chunk[i]), i))
     return sorted(i for i in order[:max(1, int(RATIO * len(chunk)))] if chunk[i] != 0)
 
 
 def in_two_bits(values):
-    """Each the mean of its bin: of its sign, above 1.25 times the mean magnitude or not."""
+    """Replaces each value by the mean of its bin: values of one sign, with magnitudes above or not above 1.25 times the mean one."""
     limit = 1.25 * sum(abs(value) for value in values) / max(1, len(values))
     bins = [(value < 0, abs(value) > limit) for value in values]
     mean = {one: sum(value for value, other in zip(values, bins) if other == one) / bins.count(one) for one in bins}
@@ -35,7 +35,7 @@ def in_two_bits(values):
 
 
 def sent_of(tensor):
-    """What a receiver makes of it: zero where nothing was sent."""
+    """Returns what a receiver decodes: zero for values that were not sent."""
     flat = tensor.double().flatten().tolist()
     positions = [first + i for first in range(0, len(flat), CHUNK) for i in chosen(flat[first:first + CHUNK])]
     sent = torch.zeros(len(flat), dtype=torch.float64)
@@ -106,7 +106,7 @@ class Presets(LocalTest):
 
     def test_are_the_sessions_too(self):
         for name in ("diloco", "streaming-diloco", "sparseloco", "post-local-sgd"):
-            settings = syncline.torch._presets.PRESETS[name]
+            settings = syncline.torch._local.presets.PRESETS[name]
             options = syncline._library.Options()
             options["preset"] = name
             self.assertEqual(options["push"], settings.get("push", "fp32"), name)
@@ -141,7 +141,7 @@ class Presets(LocalTest):
 
     def test_others_are_refused(self):
         model = fresh()
-        with self.assertRaisesRegex(syncline.InvalidArgument, "'dilocco' is no preset; there are diloco, streaming-diloco, sparseloco.*; did you mean 'diloco'"):
+        with self.assertRaisesRegex(syncline.InvalidArgument, "'dilocco' is not a preset; there are diloco, streaming-diloco, sparseloco.*; did you mean 'diloco'"):
             LocalSGD.preset("dilocco", model, torch.optim.SGD(model.parameters(), 0.1))
 
     def test_may_be_changed(self):

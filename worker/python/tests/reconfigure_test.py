@@ -1,13 +1,13 @@
-"""Groups that get other members without a new process: torch's contract for `reconfigure`, case by case, and what may go wrong."""
+"""Tests of groups that get other members without a new process: torch's contract for `reconfigure`, case by case, and failures."""
 import textwrap
 import unittest
 
 from distributed_test import run_ranks
 
 import torch.distributed as dist
-from syncline.torch._reconfigure import _Probe
+from syncline.torch._backend.reconfigure import _Probe
 
-# Its C++, and so DDP, hears of a new size.
+# Whether torch's C++, and so DDP, notices a new size.
 HEARS = dist.ProcessGroup.size(_Probe()) == 2
 SIZES = unittest.skipUnless(HEARS, "this torch's C++ keeps the first size of a group")
 
@@ -220,8 +220,8 @@ class FailedAttemptsTest(Case):
     def test_leave_the_old_group_as_it_was_and_can_be_repeated(self):
         self.check("""
             handles = collect("first")
-            if rank == 0: fails("rank 1 of the new group did not come within 0:00:01", form, 10, handles, SECOND)
-            if rank == 2: fails("rank 1 of the new group did not come", form, 10, handles, 30 * SECOND)
+            if rank == 0: fails("rank 1 of the new group did not arrive within 0:00:01", form, 10, handles, SECOND)
+            if rank == 2: fails("rank 1 of the new group did not arrive", form, 10, handles, 30 * SECOND)
             sums(6)
             fails("already used" if rank == 0 else "", form, 10, handles, 2 * SECOND)
             sums(6)
@@ -233,7 +233,7 @@ class FailedAttemptsTest(Case):
         self.check("""
             handles = collect("first")
             order = [handles[0], handles[2], handles[1]] if rank == 1 else handles
-            fails("other handles, or in another order", form, 20, order)
+            fails("or in another order", form, 20, order)
             sums(6)
             """)
 
@@ -251,10 +251,10 @@ class FailedAttemptsTest(Case):
             own = reconfigure_handle()
             assert own == reconfigure_handle()
             fails("is not among the 1 handles", form, 40, ["syncline:00:127.0.0.1:1"])
-            if dist.ProcessGroup.size(syncline.torch._reconfigure._Probe()) == 2:
-                fails("is there twice", form, 41, [own, own])
-                fails("'gloo:0' is no handle", form, 42, [own, "gloo:0"])
-                fails("is not reached", form, 43, ["syncline:00:127.0.0.1:1", own], SECOND)
+            if dist.ProcessGroup.size(syncline.torch._backend.reconfigure._Probe()) == 2:
+                fails("is given twice", form, 41, [own, own])
+                fails("'gloo:0' is not a handle", form, 42, [own, "gloo:0"])
+                fails("cannot be reached", form, 43, ["syncline:00:127.0.0.1:1", own], SECOND)
             else:
                 fails("install torch 2", form, 41, [own, own])
             sums(1)
@@ -300,7 +300,7 @@ class ElasticTest(Case):
 
 
 class BetweenHostsTest(ContractTest):
-    """No two ranks share memory."""
+    """The same tests without shared memory."""
 
     def environment_of(self, rank):
         return {"SYNCLINE_GROUP_HOST": f"host{rank}", "SYNCLINE_GROUP_ADDRESS": "127.0.0.1"}

@@ -1,4 +1,4 @@
-"""Rounds of different length: LocalSGD whose `sync_every` is a function."""
+"""Tests of rounds of different lengths: LocalSGD with a function as `sync_every`."""
 import unittest
 
 from local_test import LocalTest, averaged, fresh, rows_of, step
@@ -9,7 +9,7 @@ from syncline.torch import DiLoCo, LocalSGD
 
 
 def warmup(number):
-    """Rounds of 1, 2, 4, 4, 4, … steps."""
+    """Returns the length of a round: 1, 2, 4, 4, 4, … steps."""
     return min(4, 2**number)
 
 
@@ -55,7 +55,7 @@ class Rhythm(LocalTest):
         for batch in rows_of(0, 1, 10):  # rounds of 4 and 6 steps
             step(model, optimizer, *batch)
             events.append("|")
-        # Pushed after steps 2 and 4 of four and 3 and 6 of six, pulled three steps later.
+        # Fragments are pushed after steps 2 and 4 of four and after steps 3 and 6 of six, and pulled three steps later.
         self.assertEqual("".join(events), "|push0||push1|pull0||push0pull1|||push1pull0|")
 
     def note(self, events, optimizer, fragment, name, number):

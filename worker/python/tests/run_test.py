@@ -1,4 +1,4 @@
-"""`syncline run` as users of torchrun know it: scripts and modules, variables, restarts, and whose error comes last."""
+"""Tests of `syncline run` for what users of torchrun expect: scripts, modules, variables, restarts, and which error comes last."""
 import importlib.util
 import os
 import re
@@ -15,7 +15,7 @@ import support
 if importlib.util.find_spec("numpy") is None:
     raise unittest.SkipTest("no numpy; install python3-numpy")
 
-# What a program does that trains for some steps.
+# A program that trains for some steps.
 TRAIN = """
     import numpy, os, sys, syncline
     rank = int(os.environ["RANK"])
@@ -42,7 +42,7 @@ class Run(unittest.TestCase):
         return path
 
     def run_launcher(self, *arguments, env=None):
-        """Of another Python than the first in PATH, perhaps."""
+        """Runs the launcher with this Python, which need not be the first in PATH. Returns its exit code and output."""
         command = [sys.executable, "-m", "syncline.run", "--log-dir", self.folder / "logs", *arguments]
         program = support.Process([str(word) for word in command], {"SYNCLINE_FAILURE_TIMEOUT": support.FAILURE_TIMEOUT, **(env or {})})
         self.addCleanup(program.kill)
@@ -78,7 +78,7 @@ class WithoutServers(Run):
         code, said = self.run_launcher("--standalone", "--servers", "0", "--nproc-per-node", "1", self.script(textwrap.dedent(TRAIN)),
                                        env={"PYTHONPATH": str(support.PACKAGE)})
         self.assertEqual(code, 7, said)
-        self.assertRegex(said, "job 'default' wants servers .* this run has none.* start it with --servers 1")
+        self.assertRegex(said, "job 'default' needs servers .* this run has none.* start it with --servers 1")
 
 
 class Programs(Run):
@@ -112,7 +112,7 @@ class Programs(Run):
         self.assertEqual(code, 0, said)
         self.assertIn("of 2 10.0.0.1 29500", said)
         self.assertRegex(said, "--rdzv-endpoint localhost:29400 is not used: workers of one host meet")
-        self.assertRegex(said, "--rdzv-backend, --rdzv-conf, --start-method: of torchrun, without an effect here")
+        self.assertRegex(said, "--rdzv-backend, --rdzv-conf, --start-method: torchrun options without effect here")
 
 
 class Ends(Run):
@@ -188,7 +188,7 @@ class Restarts(Run):
     """)
         code, said = self.run_launcher("--standalone", "--max-restarts", 8, script)
         self.assertEqual(code, 1, said)
-        self.assertRegex(said.splitlines()[-1], "it was started again 3 times, and the job has not come further than step \\d; .*; "
+        self.assertRegex(said.splitlines()[-1], "it was started again 3 times, and the job has not got beyond step \\d; .*; "
                                                 "it said: ValueError: at step \\d, in life 3$")
 
 

@@ -1,4 +1,4 @@
-"""FP16: torch's GradScaler beside each optimizer of the package, and FP16 models."""
+"""Tests of FP16: torch's GradScaler with each optimizer of the package, and FP16 models."""
 import unittest
 
 from torch_support import EXACT, OptimizerTest, batches, make_model, nn, torch

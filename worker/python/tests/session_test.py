@@ -1,4 +1,4 @@
-"""Session with NumPy arrays against real servers: steps, what can go wrong, and how programs end."""
+"""Tests of Session with NumPy arrays and real servers: steps, errors, and how programs end."""
 import logging
 import os
 import re
@@ -209,7 +209,7 @@ class Steps(support.ServersTest):
 
 class Closing(support.ServersTest):
     def session(self):
-        """A session with a step that never ends: of its two tensors one is pushed."""
+        """Returns a session with a step that never ends, because only one of its two tensors is pushed."""
         session = syncline.Session(**self.options(optimizer="sgd:lr=0.1", gradient="clip_global_norm=1"))
         self.addCleanup(session.close)
         tensor = session.declare("w", numpy.zeros(1000, numpy.float32))
@@ -248,7 +248,7 @@ class Closing(support.ServersTest):
         for thread in threads:
             thread.join(support.PATIENCE)
         self.assertEqual(len(ended), 6)
-        self.assertEqual([list(calls.values()) for calls in freed], [[1]])  # the call of close itself
+        self.assertEqual([len(calls) for calls in freed], [1])  # the thread of close itself
 
     def test_may_be_done_by_the_handler_of_a_signal_whatever_it_interrupts(self):
         for interrupted in ("session.close()", "session.wait(tensor)", "session.barrier(); session.barrier()"):
@@ -283,7 +283,7 @@ class Closing(support.ServersTest):
 
 class Waiting(support.ServersTest):
     def lonely(self):
-        """A session that waits for a second worker that never comes."""
+        """Returns a session that waits for a second worker, which never comes."""
         session = syncline.Session(**self.options(world_size=2))
         self.addCleanup(session.close)
         session.declare("w", numpy.zeros(1, numpy.float32))
@@ -318,7 +318,7 @@ class Waiting(support.ServersTest):
     def test_for_start_ends_with_its_timeout(self):
         with self.assertRaises(syncline.DeadlineExceeded):
             self.lonely().start(timeout=0.5)
-        self.await_event(rf"leave +worker 0 \(.*\) left with an error: the time was up before job '{self.id()}' began \(.*\)$")
+        self.await_event(rf"leave +worker 0 \(.*\) left with an error: timed out before job '{self.id()}' began \(.*\)$")
 
     def test_for_start_lets_other_threads_run(self):
         turns = 0
@@ -427,7 +427,7 @@ class Programs(support.ServersTest):
         _, second = (self.program(source, self.environment(rank, 2)) for rank in range(2))
         self.assertEqual(second.wait(30), 0, second.text())
         self.assertRegex(second.text(), "left before the last step had ended.*wait_all")
-        self.await_event(r"leave +worker 1 \(.*\) left with an error: its last step was not over, and its last contributions may be lost$")
+        self.await_event(r"leave +worker 1 \(.*\) left with an error: its last step had not ended, and its last contributions may be lost$")
 
     def test_do_not_wait_for_a_step_begun_in_part(self):
         program = self.program("""
@@ -440,7 +440,7 @@ class Programs(support.ServersTest):
         self.assertEqual(program.wait(30), 0, program.text())
         self.assertNotIn("left before", program.text())
 
-    def test_hear_of_a_session_that_a_fork_took_along(self):
+    def test_are_told_in_a_forked_child_that_the_session_is_the_parents(self):
         program = self.program(f"""{self.PREFACE}
             child = os.fork()
             if child == 0:
@@ -460,7 +460,7 @@ class Programs(support.ServersTest):
         self.assertRegex(program.text(), "child: .*forked from process")
         self.assertIn("child ended with 4", program.text())
 
-    def test_say_what_they_do_as_loudly_as_asked(self):
+    def test_log_at_the_level_that_syncline_log_names(self):
         quiet, loud = (self.program(self.PREFACE, {"SYNCLINE_LOG": level, "SYNCLINE_JOB": f"{self.id()}.{level}"})
                        for level in ("error", "debug"))
         quiet.wait()

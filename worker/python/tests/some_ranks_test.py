@@ -1,4 +1,4 @@
-"""Parameters that have a gradient on some ranks only, as they are not used or backward is broken off, in real processes."""
+"""Tests of parameters with a gradient on some ranks only, because they are not used or backward is broken off, in real processes."""
 import json
 import re
 import unittest
@@ -37,7 +37,7 @@ SOURCE = """
     print(json.dumps({{name: value.tolist() for name, value in model.state_dict().items()}}))
     optimizer.close()
 """
-# Branch 2 is nobody's; branch 1 is rank 1's, and only now and then.
+# No rank uses branch 2. Only rank 1 uses branch 1, in some steps.
 BRANCH = "1 if rank == 1 and step % 3 == 0 else 0"
 
 
@@ -52,7 +52,7 @@ class Net(nn.Module):
 
 
 def reference(mean):
-    """One process that computes all ranks' gradients; `mean` of those of a parameter, None where a rank has none."""
+    """Trains in one process that computes all ranks' gradients. `mean` takes those of a parameter, with None for a rank without one."""
     model = Net()
     plain = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
     for step in range(20):
@@ -164,7 +164,10 @@ class BrokenOff(support.ServersTest):
         return found[0], programs[1].text()
 
     def reference(self, batches_of_1, counts=lambda step, name: True, clip=None):
-        """Plain torch with the mean of both ranks' gradients. Rank 1 gives its batch of this number, by step, and what counts of it."""
+        """Trains with plain torch and the mean of both ranks' gradients.
+
+        `batches_of_1` has the number of rank 1's batch by step. `counts` returns whether its gradient of a parameter counts in a step.
+        """
         torch.manual_seed(7)
         model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 3))
         plain = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
@@ -187,17 +190,17 @@ class BrokenOff(support.ServersTest):
             torch.testing.assert_close(torch.tensor(found[name]), value, rtol=1e-4, atol=1e-5, msg=lambda said: f"{name}: {said}")
 
     def gave(self, said):
-        """What rank 1 says: the step of each batch of which it sent all gradients."""
+        """Returns rank 1's batches whose gradients were all sent, by step, from its output."""
         return {int(step): int(batch) for step, batch in re.findall(r"^gave (\d+) (\d+)$", said, re.MULTILINE)}
 
     def test_a_step_has_what_had_left_of_it(self):
-        # Clipped no weight is new before all gradients are there.
+        # With clipping, no weight is new before all gradients are there.
         for clip, place in ((None, {}), (0.5, {}), (None, {"LOCAL_WORLD_SIZE": "2", "SYNCLINE_LOCAL_AGGREGATION": "1"})):
             with self.subTest(clip=clip, place=place):
                 more = f', gradient="clip_global_norm={clip}"' if clip else ""
                 found, said = self.train(EXACT.format(more=more), place={"SYNCLINE_JOB": f"{self.id()}{clip}{len(place)}", **place})
                 self.assertEqual(self.gave(said), {step: step for step in range(12) if step not in (5, 6)})
-                self.assertIn("gradients of 3 of 6 parameters had left: they count in step 5", said)
+                self.assertIn("gradients of 3 of 6 parameters had been sent: these count in step 5", said)
                 self.assert_are(found, self.reference({step: step for step in range(12)}, lambda step, name: step not in (5, 6) or name in LEFT, clip))
 
     def test_nothing_counts_that_no_sync_kept(self):

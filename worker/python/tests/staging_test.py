@@ -1,5 +1,8 @@
-"""Tensors of GPUs, copied to host memory, on a stand-in for one: what programs do in host memory works there, too. Of GPUs that run the
-session's codecs: on_device_test.py; of real ones: cuda_test.py."""
+"""Tests of tensors on a stand-in for a GPU that are copied to host memory: they run the suites for tensors in host memory.
+
+on_device_test.py tests a GPU that runs the session's codecs, cuda_test.py a real one.
+"""
+import concurrent.futures
 import contextlib
 import gc
 import math
@@ -17,6 +20,7 @@ from torch_support import make_model, nn, torch
 
 import syncline
 from syncline import _staging
+from syncline._line import Line
 from syncline.torch import DiLoCo, Optimizer
 
 
@@ -33,7 +37,7 @@ class Mark:
 
 
 class StandIn:
-    """A GPU in host memory. A copy to the host is made when somebody waits for it; until then its memory holds no numbers."""
+    """A stand-in for a GPU, in host memory. It copies to the host only when a thread waits for the copy; the target is NaN before."""
 
     number = 0
     why_not = "it is a stand-in"
@@ -63,12 +67,12 @@ class StandIn:
 
 
 def on(device):
-    """All tensors of torch's that are named are there."""
+    """Returns a context in which all of torch's tensors are on `device`."""
     return mock.patch.object(_staging, "device_of", lambda array, name: device if isinstance(array, torch.Tensor) else None)
 
 
 def once_more(make_device, module, *more):
-    """The suites of models in host memory, and `more`, with weights and gradients on a stand-in: classes by name, for `module`."""
+    """Returns the suites of models in host memory, and `more`, with weights and gradients on a stand-in: classes of `module` by name."""
 
     class OnADevice:
         def setUp(self):
@@ -82,7 +86,7 @@ def once_more(make_device, module, *more):
 
 
 def load_own(loader, names):
-    """Of a module's names its own tests, not once more those that the other files run."""
+    """Returns a module's own tests, without those that it imports from other files."""
     own = [value for value in names.values()
            if isinstance(value, type) and issubclass(value, unittest.TestCase) and value.__module__ == names["__name__"]]
     return unittest.TestSuite(loader.loadTestsFromTestCase(one) for one in own)
@@ -111,7 +115,7 @@ class Staging(support.ServersTest):
             session.push_pull(tensor, torch.full((4,), 2.0))
         self.assertFalse(session.is_ready(tensor))
         self.assertEqual(session.stats.bytes_pushed, pushed)
-        with self.assertRaisesRegex(syncline.DeadlineExceeded, "the GPU did not finish what was to be pushed within 0.01 s"):
+        with self.assertRaisesRegex(syncline.DeadlineExceeded, "the GPU did not finish the gradients to be pushed within 0.01 s"):
             session.wait(tensor, 0.01)
         gate.set()
         session.wait(tensor)
@@ -159,6 +163,24 @@ class Staging(support.ServersTest):
                 session.wait(tensor)
         self.assertEqual(device.landed, 2)
 
+    def test_of_a_step_lands_after_a_barrier_before_its_end(self):
+        def both(action):
+            with concurrent.futures.ThreadPoolExecutor(2) as threads:
+                list(threads.map(action, sessions))
+
+        with on(StandIn()):
+            sessions = [syncline.Session(**self.options(optimizer="sgd:lr=1", push="fp32", publish="fp32", run_id="1", rank=rank, world_size=2)) for rank in range(2)]
+            for session in sessions:
+                self.addCleanup(session.close)
+            tensors = [session.declare("w", torch.zeros(4)) for session in sessions]
+            both(lambda session: session.start())
+            sessions[0].push_pull(tensors[0], torch.ones(4))
+            both(lambda session: session.barrier())
+            sessions[1].push_pull(tensors[1], torch.ones(4))
+            for session, tensor in zip(sessions, tensors):
+                session.wait(tensor)
+                self.assertEqual(tensor.weights.tolist(), [-1.0] * 4)
+
     def test_says_that_the_cpu_has_the_codecs(self):
         session, [tensor, _] = self.session(StandIn(), count=2)
         self.assertEqual(session.stats.codecs, "on the CPU (2 tensors of a GPU copied to host memory: it is a stand-in)")
@@ -186,7 +208,7 @@ class Staging(support.ServersTest):
         with on(device):
             session.declare("there", torch.zeros(4))
             session.start()
-            with self.assertRaisesRegex(syncline.InvalidArgument, "here: a gradient on cpu for weights on the host: give .* or .cpu"):
+            with self.assertRaisesRegex(syncline.InvalidArgument, "here: a gradient on cpu for weights on the host: pass .* or its .cpu"):
                 session.push_pull(here, torch.ones(4))
             with self.assertRaisesRegex(syncline.InvalidArgument, r"there: a gradient of shape \[5\] for weights of shape \[4\]"):
                 session.push_pull(session._tensors[1], torch.ones(5))
@@ -225,6 +247,20 @@ class Staging(support.ServersTest):
         with self.assertRaises(RuntimeError):
             session.wait(tensor)
 
+    def test_its_thread_alone_keeps_the_account(self):
+        gate = threading.Event()
+        gate.set()
+        session, tensors = self.session(StandIn(gate), count=2)
+        with on(session._stage._placed[tensors[0].id]._device):
+            session.push_pull(tensors[0], torch.ones(4))
+            session._stage.settle()
+            gate.clear()
+            session.skip(tensors[1:])
+            session.account.note_late([tensors[1].id])  # as after Ctrl-C
+            gate.set()
+            session.wait_all()
+        self.assertEqual(session.account.begun, {tensor.id for tensor in tensors})
+
     def test_leaves_a_gradient_alone_until_it_was_waited_for(self):
         device = StandIn()
         session, [tensor] = self.session(device)
@@ -252,16 +288,17 @@ class Staging(support.ServersTest):
             self.assertTrue(torch.equal(one, other))
 
 
-class Line(unittest.TestCase):
+class OfALine(unittest.TestCase):
     def test_makes_no_call_after_one_that_failed(self):
         made = []
 
         def fail():
             raise syncline.InvalidArgument("no")
 
-        line = _staging.Line()
+        line = Line()
         for number, call in enumerate((lambda: made.append(0), fail, lambda: made.append(2))):
-            line.put([number], [], call)
+            line.put([number], [], call, codes := [])
+            self.assertEqual(codes, [0])
         line.end()
         line._thread.join(support.PATIENCE)
         self.assertEqual(made, [0])
@@ -269,18 +306,32 @@ class Line(unittest.TestCase):
             line.wait(0, 0)
         self.assertFalse(line.holds(2))
 
+    def test_a_call_put_while_another_thread_ends_it_keeps_nobody_waiting(self):
+        line, gate = Line(), threading.Event()
+        line.put([0], [Mark(gate=gate)], lambda: None, [])
+        line.end()
+        line._is_ended = False  # as read before
+        line.put([1], [], lambda: self.fail("it was over"), [])
+        waiter = threading.Thread(target=line.wait, args=(1, support.PATIENCE), daemon=True)
+        waiter.start()
+        gate.set()
+        waiter.join(support.PATIENCE / 2)
+        self.assertFalse(waiter.is_alive())
+        line.wait(1, support.PATIENCE)
+
 
 class Streams(unittest.TestCase):
-    """What Cuda tells torch to do, in which order."""
+    """Tests of the order in which Cuda calls torch."""
 
     def setUp(self):
         self.told = []
         cuda = mock.Mock()
         names = iter(["up", "down"])
         cuda.Stream.side_effect = lambda device: self.stream(next(names))
-        cuda.current_stream.side_effect = lambda device: self.stream("program")
+        self.current = "program"
+        cuda.current_stream.side_effect = lambda device=None: self.stream(self.current)
         cuda.Event.side_effect = self.event
-        cuda.stream.side_effect = self.inside
+        cuda.set_stream.side_effect = self.set_stream
         for patch in (mock.patch.object(torch, "cuda", cuda),):
             patch.start()
             self.addCleanup(patch.stop)
@@ -301,11 +352,8 @@ class Streams(unittest.TestCase):
         event.record.side_effect = record
         return event
 
-    @contextlib.contextmanager
-    def inside(self, stream):
+    def set_stream(self, stream):
         self.current = stream.name_
-        yield
-        self.current = "program"
 
     def tensor(self, name):
         tensor = mock.Mock()

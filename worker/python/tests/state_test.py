@@ -1,4 +1,4 @@
-"""state_dict: the servers' state in torch's optimizers and back, beside torch's own."""
+"""Tests of state_dict: the servers' state goes to torch's optimizers and back, compared with torch's own."""
 import copy
 import io
 import unittest
@@ -132,7 +132,7 @@ class StateDicts(OptimizerTest):
         small = nn.Sequential(nn.Linear(6, 2), nn.Tanh(), nn.Linear(2, 3))
         for name, network, saved, options, said in [
                 ("adam", model, sgd, {}, "0.weight: state_dict= has no exp_avg, which Adam has, but momentum_buffer"),
-                ("sgd", small, sgd, {"momentum": 0.9}, r"0.weight: momentum_buffer .* shape \[16, 6\], the parameter of \[2, 6\]"),
+                ("sgd", small, sgd, {"momentum": 0.9}, r"0.weight: momentum_buffer .* shape \[16, 6\], but the parameter has \[2, 6\]"),
                 ("sgd", nn.Linear(6, 3), sgd, {"momentum": 0.9}, r"groups of \[4\] parameters, .* groups of \[2\]")]:
             with self.subTest(said), self.assertRaisesRegex(syncline.InvalidArgument, said):
                 self.optimizer(network, name, 0.1, state_dict=saved, **options)

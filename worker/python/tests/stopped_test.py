@@ -1,6 +1,6 @@
-"""A worker that stands still (SIGSTOP): whom it holds up, and for how long, in each mode.
+"""Tests of a worker that is stopped (SIGSTOP): which workers it holds up in each mode, and for how long.
 
-The other worker is the test itself. The child stops itself after five steps, so that what the others may do is a number.
+The other worker is the test itself. The child stops itself after five steps, so the number of steps that the test can make is known.
 """
 import os
 import signal
@@ -37,7 +37,7 @@ class Stopped(support.ServersTest):
     failure_timeout = "10s"  # 6 s until a stopped worker is dropped: long beside what the steps below take
 
     def begin(self, mode, child=OPTIMIZER):
-        """Both workers, five steps behind them, the other one stopped."""
+        """Starts both workers, and returns when both have made five steps and the other one has stopped."""
         self.child = self.program(CHILD.format(make=child), {**self.environment(1, 2), "SYNCLINE_MODE": mode})
         self.model = nn.Linear(2, 1)
         session = self.options(rank=0, world_size=2, run_id=self.id(), mode=mode)
@@ -47,7 +47,7 @@ class Stopped(support.ServersTest):
             self.optimizer = LocalSGD(self.model, torch.optim.SGD(self.model.parameters(), 0.1), 1, session=session)
         self.addCleanup(self.optimizer.session.close)
         self.steps(5)
-        os.waitid(os.P_PID, self.child.process.pid, os.WSTOPPED | os.WNOWAIT)
+        self.child.await_stopped()
 
     def steps(self, count):
         for _ in range(count):
@@ -61,7 +61,7 @@ class Stopped(support.ServersTest):
         return self.optimizer.session.stats.members
 
     def assert_goes_on_without_it(self):
-        """Although it waits for it now, until it is dropped."""
+        """Checks that this worker goes on without the stopped one, once that was dropped."""
         self.steps(1)
         self.optimizer.session.barrier()  # by then it has heard of the epoch
         self.assertEqual(self.members(), 1)

@@ -21,11 +21,18 @@ class Summary(unittest.TestCase):
             progress.touch()
         self.assertEqual(_report.summary(stats(1000 + 2**20, 3000 + 2**22, 2), progress, "rounds"),
                          "worker 0: 2 rounds in 5.0 s, 0.4 rounds/s, 25.6 samples/s; pushed 1 MiB (4x less than FP32), pulled 4 MiB; "
-                         "waits: encode 2 %, push 20 %, others 10 %, publish 4 %, decode 0 %")
+                         "waits: encode 1 %, push 9 %, others 5 %, publish 2 %, decode 0 %")
         there = dataclasses.replace(stats(1000, 3000, 2), codecs="on the GPU (4 tensors)")
         self.assertRegex(_report.summary(there, progress, "rounds"), r"decode 0 %; codecs: on the GPU \(4 tensors\)$")
         progress.samples = 1
         self.assertRegex(_report.summary(stats(1000, 3000, 1), progress, "steps"), "1 step in 5.0 s, 0.2 steps/s; pushed 0 B, pulled 0 B;")
+
+    def test_waits_are_shares_of_all_time_until_the_session_closes(self):
+        stats = syncline.Stats(0, 0, 0, 1, 1, 1, dict(compute=0.1, encode=0.0, push=1.73, others=0.1, publish=0.07, decode=0.0))
+        with mock.patch("time.monotonic", side_effect=[10.0, 11.0]):
+            progress = _report.Progress(stats)
+            progress.touch()
+        self.assertRegex(_report.summary(stats, progress, "steps"), r"in 1\.0 s.*push 86 %, others 5 %, publish 4 %, decode 0 %")
 
     def test_calls_counted_steps_by_their_name(self):
         stats = syncline.Stats(0, 0, 0, 1, 1, 2, dict.fromkeys(("compute", "encode", "push", "others", "publish", "decode"), 0.0))

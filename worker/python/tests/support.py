@@ -1,4 +1,4 @@
-"""What the tests share: the build, servers for a test, and workers as processes of their own."""
+"""Shared parts of the tests: the build, servers for a test, and workers in processes of their own."""
 import contextlib
 import os
 import re
@@ -12,10 +12,12 @@ import time
 import unittest
 from pathlib import Path
 
+import nursery
+
 HERE = Path(__file__).resolve().parent
 PACKAGE = HERE.parent / "src"
 BUILD = Path(os.environ.get("SYNCLINE_BUILD", HERE.parents[2] / "build/release")).resolve()
-PATIENCE = 120.0  # for anything that must happen sometime, on a machine that is busy with builds
+PATIENCE = 120.0  # seconds; for events that must happen at some time, even on a machine that is busy with builds
 FAILURE_TIMEOUT = "4s"
 
 os.environ.setdefault("SYNCLINE_LIBRARY", str(BUILD / "libsyncline.so"))
@@ -29,12 +31,16 @@ if not Path(os.environ["SYNCLINE_LIBRARY"]).is_file():
 
 
 class Process:
-    """A child whose output, both streams, is collected line by line."""
+    """A child process. A thread collects the lines of its two output streams."""
 
     def __init__(self, command, env=None):
-        self.process = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, text=True,
-            env={**os.environ, "PYTHONPATH": str(PACKAGE), "PYTHONUNBUFFERED": "1", **(env or {})}, start_new_session=True)
+        env = {**os.environ, "PYTHONPATH": str(PACKAGE), "PYTHONUNBUFFERED": "1", **(env or {})}
+        self.environment = env
+        if len(command) == 3 and command[:2] == [sys.executable, "-c"] and nursery.can_start(command[2], env):
+            self.process = nursery.Nursery.of_this_process().start(command[2], env)
+        else:
+            self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, text=True,
+                                            env=env, start_new_session=True)
         self.lines = []
         self.changed = threading.Condition()
         self.collector = threading.Thread(target=self._collect, daemon=True)
@@ -71,6 +77,14 @@ class Process:
         self.collector.join(timeout)
         return code
 
+    def await_stopped(self):
+        """Waits until the process has stopped itself."""
+        stat = Path(f"/proc/{self.process.pid}/stat")
+        while stat.read_text().rpartition(")")[2].split()[0] != "T":
+            if self.process.poll() is not None:
+                raise AssertionError(f"ended, and did not stop:\n{self.text()}")
+            time.sleep(0.01)
+
     def kill(self):
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
@@ -93,11 +107,11 @@ class ServersTest(unittest.TestCase):
         cls.coordinator = serve.await_line(r"ready control=(\S+)").group(1)
 
     def options(self, **more):
-        """Of a session in this test's job."""
+        """Returns the options of a session in this test's job, and `more`."""
         return {"coordinator": self.coordinator, "job": self.id(), "failure_timeout": self.failure_timeout, **more}
 
     def await_event(self, pattern):
-        """Of this test's job, as `syncline events` shows it."""
+        """Waits until `syncline events` shows an event of this test's job that matches `pattern`."""
         command = [os.environ["SYNCLINE_BINARY"], "events", self.id(), "--coordinator", self.coordinator]
         deadline = time.monotonic() + PATIENCE
         while True:

@@ -1,4 +1,4 @@
-"""syncline.torch.Optimizer refuses what it could not do as torch's own optimizers would."""
+"""Tests that syncline.torch.Optimizer refuses what it cannot do as torch's own optimizers do."""
 import contextlib
 import copy
 import pickle
@@ -10,7 +10,7 @@ import syncline
 
 
 class Misuse(OptimizerTest):
-    """What would silently train something else is refused, with the parameter's path in the model."""
+    """It refuses what would silently train something else; the error has the parameter's path in the model."""
 
     def step(self, model, optimizer):
         inputs, labels = next(batches(1))
@@ -22,9 +22,9 @@ class Misuse(OptimizerTest):
 
     def test_of_parameters(self):
         model = make_model()
-        with self.refused("0.weight: is in params twice", ValueError):
+        with self.refused("0.weight: is given twice in params", ValueError):
             self.optimizer(model, params=[{"params": model.parameters()}, {"params": [model[0].weight]}])
-        with self.refused(r"shape \[7\] that is no parameter of the model"):
+        with self.refused(r"shape \[7\] that is not a parameter of the model"):
             self.optimizer(model, params=[nn.Parameter(torch.zeros(7))])
         with self.refused("give the Optimizer an lr"):
             self.optimizer(model, lr=None, params=[{"params": model.parameters(), "lr": 1.0}])
@@ -32,7 +32,7 @@ class Misuse(OptimizerTest):
             self.optimizer(model, params=[{"params": model.parameters(), "lr": 0.0}])
         with self.refused("momentum='high'"):
             self.optimizer(model, momentum="high")
-        with self.refused(r"option goals='samples_per_s>=2': .*; one of the session is given in session=\{'goals': 'samples_per_s>=2'\}"):
+        with self.refused(r"option goals='samples_per_s>=2': .*; give an option of the session in session=\{'goals': 'samples_per_s>=2'\}"):
             self.optimizer(model, goals="samples_per_s>=2")
         with self.refused("no parameter to train"):
             self.optimizer(nn.ReLU())
@@ -105,7 +105,7 @@ class Misuse(OptimizerTest):
         model = make_model()
         optimizer = self.optimizer(model, job="moved")
         model[2].weight.data = torch.zeros(3, 16)
-        with self.refused("2.weight: its memory or shape is another"):
+        with self.refused("2.weight: its memory or shape has changed"):
             self.step(model, optimizer)
 
     def test_of_weights_between_backward_and_step(self):
@@ -121,7 +121,7 @@ class Misuse(OptimizerTest):
         model(inputs)
 
     def broken_off(self, model):
-        """A backward that ends at the first module, when the gradients of the others, and of its bias, have left."""
+        """Runs a backward that fails in the first module, when the gradients of the others and of its bias were sent."""
         bomb = model[0].weight.register_hook(lambda gradient: 1 / 0)
         inputs, labels = next(batches(1))
         with self.assertRaises(ZeroDivisionError):
@@ -134,11 +134,11 @@ class Misuse(OptimizerTest):
         before = model[0].weight.clone()
         for step in range(2):
             self.broken_off(model)
-            with self.refused("its gradient is on its way.*broke off.*zero_grad"):
+            with self.refused("its gradient is on its way.*exception in backward.*zero_grad"):
                 model(torch.zeros(1, 6))
             with self.assertLogs("syncline", "WARNING") as said:
                 optimizer.zero_grad()
-            self.assertRegex(said.output[0], f"of 3 of 4 parameters had left: they count in step {step},")
+            self.assertRegex(said.output[0], f"of 3 of 4 parameters had been sent: these count in step {step},")
             self.assertEqual([parameter.grad for parameter in model.parameters()], [None] * 4)
         optimizer.synchronize()
         self.assertTrue(torch.equal(model[0].weight, before))
@@ -165,7 +165,7 @@ class Misuse(OptimizerTest):
         model = make_model()
         optimizer = self.optimizer(model, "lbfgs", lr=1.0)
         self.broken_off(model)
-        with self.refused("broken off, and its step cannot be ended.*lbfgs needs a gradient of every tensor.*no_sync"):
+        with self.refused("backward failed, and its step cannot be ended.*lbfgs needs a gradient of every tensor.*no_sync"):
             optimizer.zero_grad()
 
     def test_of_weights_that_are_read_before_their_module_is_called(self):
@@ -249,7 +249,7 @@ class Misuse(OptimizerTest):
         optimizer.step()
         for wrong in (-0.1, float("nan"), 1e7):
             optimizer.param_groups[0]["lr"] = wrong
-            with self.refused(r"the learning rate of tensor '2.bias' cannot be multiplied with .*, but with 0 to 1e\+06"):
+            with self.refused(r"the learning rate of tensor '2.bias' cannot be multiplied by .*; allowed are 0 to 1e\+06"):
                 self.step(model, optimizer)
         optimizer.param_groups[0]["lr"] = 0.1
         for parameter in model.parameters():  # as the loop did not end its steps
@@ -260,7 +260,7 @@ class Misuse(OptimizerTest):
     def test_of_the_optimizers_state(self):
         model = make_model()
         optimizer = self.optimizer(model)
-        with self.refused("one of an optimizer has state and param_groups", syncline.InvalidArgument):
+        with self.refused("that of an optimizer has state and param_groups", syncline.InvalidArgument):
             optimizer.load_state_dict({})
         with self.refused("give all groups"):
             optimizer.add_param_group({"params": [nn.Parameter(torch.zeros(1))]})

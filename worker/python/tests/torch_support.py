@@ -1,4 +1,4 @@
-"""What the tests with torch share: a model, its batches, and an optimizer in the test's job."""
+"""Shared parts of the tests with torch: a model, its batches, and an optimizer in the test's job."""
 import unittest
 
 import support
@@ -35,7 +35,7 @@ def train(model, optimizer, count, loss_function=nn.functional.mse_loss):
 
 
 def meeting_place(test):
-    """The environment by which ranks meet, as by torchrun: a store in this process, on a port that nobody else can take meanwhile."""
+    """Returns the environment by which ranks meet, as with torchrun: with a store in this process, which holds its port."""
     store = torch.distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     test.addCleanup(lambda: store)  # which keeps it until then
     return {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port), "TORCHELASTIC_USE_AGENT_STORE": "True",

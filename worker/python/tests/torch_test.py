@@ -1,4 +1,4 @@
-"""syncline.torch.Optimizer against real servers, beside torch's own optimizers."""
+"""Tests of syncline.torch.Optimizer with real servers, against torch's own optimizers."""
 import contextlib
 import copy
 import io
@@ -42,8 +42,8 @@ if not torch.__version__.startswith("1."):  # NAdam of torch 1.13 and of torch 2
     PAIRS.append(("nadam", dict(lr=0.01), torch.optim.NAdam))
 
 
-# Of the same data at each step; options here, torch's, in which names and defaults differ, and the number of steps. L-BFGS divides
-# by differences of gradients, in which rounding grows from step to step.
+# Optimizers that are tested with the same data at each step: options here, torch's, whose names and defaults differ, and the number of
+# steps. L-BFGS divides by differences of gradients, whose rounding grows from step to step.
 WHOLE_DATA = [("lbfgs", dict(lr=0.5), lambda parameters: torch.optim.LBFGS(parameters, lr=0.5, max_iter=1, history_size=10), 20)]
 if hasattr(torch.optim, "Adafactor"):  # torch 2.5; its lr is the largest relative step, which is 0.01 here, and eps comes elsewhere
     WHOLE_DATA.append(("adafactor", dict(lr=1.0), lambda parameters: torch.optim.Adafactor(parameters, lr=0.01), 100))

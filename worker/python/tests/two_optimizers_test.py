@@ -1,17 +1,19 @@
-"""Two Optimizers in one program, as of a GAN: each is a job of its own."""
+"""Tests of two Optimizers in one program, such as a GAN, where each has a job of its own; and of two for one model."""
 import json
 import os
 import sys
 import tempfile
 import textwrap
+import threading
 import unittest
 from pathlib import Path
 
 import gan_model
 import support
-from torch_support import EXACT, OptimizerTest, make_model, torch
+from torch_support import EXACT, OptimizerTest, make_model, nn, torch
 
 import syncline
+from syncline import _names
 from syncline.torch import Optimizer
 
 
@@ -63,15 +65,49 @@ class Names(OptimizerTest):
         os.environ["SYNCLINE_JOB"] = self.id()
         self.addCleanup(os.environ.pop, "SYNCLINE_JOB")
 
-    def test_go_by_the_sessions_that_are_open(self):
+    def test_go_by_the_sessions_that_were_made(self):  # a rank that is later than others comes to the same
         first, second, third = self.open(), self.open(), self.open()
         self.assertEqual([o.session.job for o in (first, second, third)], [self.id() + suffix for suffix in ("", "-2", "-3")])
         second.close()
-        self.assertEqual(self.open().session.job, self.id() + "-2")
+        self.assertEqual(self.open().session.job, self.id() + "-4")
         self.assertEqual(self.open(job="other").session.job, "other")
         first.close()
         third.rejoin()
         self.assertEqual(third.session.job, self.id() + "-3")
+        third.close()
+        self.assertEqual(self.open().session.job, self.id() + "-5")
+
+    def test_of_a_session_that_never_started_are_taken_by_the_next(self):
+        def unstarted():
+            return syncline.Session(coordinator=self.coordinator, failure_timeout=self.failure_timeout)
+
+        unstarted().close()
+        with self.assertRaises(syncline.InvalidArgument):
+            syncline.Session(coordinator=self.coordinator, push="topkk")
+        self.assertEqual(unstarted().job, self.id())
+
+    def test_of_a_job_that_is_over_for_this_rank_are_not_taken_again(self):
+        first = self.open()
+        with self.assertRaises(syncline.JobOver), first.session._calls.call():
+            raise syncline.errors.error_of(9, "job over", syncline.JobOver.exit_code)
+        first.session.close()
+        self.assertEqual(self.open().session.job, self.id() + "-2")
+
+    def test_count_with_servers_of_the_programs_own_too(self):
+        for suffix in ("", "-2"):
+            with Optimizer(make_model(), "sgd", 0.1) as optimizer:
+                self.assertEqual(optimizer.session.job, self.id() + suffix)
+
+    def test_are_given_while_the_garbage_collector_closes_a_session(self):
+        session = self.open().session
+        job = session.job
+        with _names._lock:  # as inside of take
+            closing = threading.Thread(target=session.__del__, daemon=True)
+            closing.start()
+            closing.join(support.PATIENCE)
+            self.assertFalse(closing.is_alive())
+        self.assertTrue(session._calls.has_left)
+        self.assertNotEqual(self.open().session.job, job)
 
     def test_a_job_that_is_named_twice_is_refused(self):
         self.open(job="same")
@@ -82,6 +118,57 @@ class Names(OptimizerTest):
         first = self.open()
         first.session._calls.is_lost = True
         self.assertEqual(syncline.Session(coordinator=self.coordinator, failure_timeout=self.failure_timeout).job, self.id())
+
+class OneModel(OptimizerTest):
+    """A second Optimizer for the parameters of the first."""
+
+    def step(self, model, optimizer):
+        nn.functional.mse_loss(model(torch.ones(4, 6)), torch.ones(4, 3)).backward()
+        optimizer.step()
+        optimizer.synchronize()
+
+    def test_a_second_optimizer_is_refused_until_the_first_is_closed(self):
+        model = make_model()
+        first = self.optimizer(model, job="first")
+        with self.assertRaisesRegex(syncline.FailedPrecondition, "0.weight: another Optimizer trains it, in job .*first.*close"):
+            self.optimizer(model, job="second")
+        self.step(model, first)  # goes on
+        first.close()
+        second = self.optimizer(model, job="third")
+        self.step(model, second)
+        self.assertEqual((first.steps, second.steps), (1, 1))
+
+    def test_after_a_failed_with_block_the_next_optimizer_trains_the_model(self):
+        model = make_model()
+        with self.assertRaises(ZeroDivisionError), self.optimizer(model, job="failed"):
+            nn.functional.mse_loss(model(torch.ones(4, 6)), torch.ones(4, 3)).backward()
+            raise ZeroDivisionError
+        nn.functional.mse_loss(model(torch.ones(4, 6)), torch.ones(4, 3)).backward()  # no hook is left that would send it
+        second = self.optimizer(model, job="next")
+        self.step(model, second)
+        self.assertEqual(second.steps, 1)
+
+    def test_of_a_session_that_was_closed_or_lost_no_hook_is_left(self):
+        model = make_model()
+        closed = self.optimizer(model, job="closed")
+        closed.session.close()
+        lost = self.optimizer(model, job="lost")
+        self.step(model, lost)
+        lost.session._calls.is_lost = True  # as when it was dropped
+        last = self.optimizer(model, job="last")
+        self.step(model, last)
+        self.assertEqual((closed.steps, lost.steps, last.steps), (0, 1, 1))
+
+    def test_two_optimizers_train_different_parts_of_a_model(self):
+        model = make_model()
+        parts = [self.optimizer(model, job=str(number), params=model[number].parameters()) for number in (0, 2)]
+        before = [parameter.clone() for parameter in model.parameters()]
+        nn.functional.mse_loss(model(torch.ones(4, 6)), torch.ones(4, 3)).backward()
+        for optimizer in parts:
+            optimizer.step()
+        for optimizer in parts:
+            optimizer.synchronize()
+        self.assertFalse(any(torch.equal(old, new) for old, new in zip(before, model.parameters())))
 
 
 if __name__ == "__main__":

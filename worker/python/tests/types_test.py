@@ -1,4 +1,4 @@
-"""mypy finds nothing in the package."""
+"""Tests that mypy finds no error in the package."""
 import shutil
 import subprocess
 import unittest

@@ -1,4 +1,4 @@
-"""The wheel as a new user meets it: a fresh virtual environment outside of the checkout, and the README's program."""
+"""Tests the wheel as a new user does: in a new virtual environment outside the checkout, with the README's program."""
 import importlib.util
 import os
 import re
@@ -18,7 +18,7 @@ for module, package in (("torch", "python3-torch"), ("pip", "python3-pip"), ("se
 if shutil.which("patchelf") is None:
     raise unittest.SkipTest("no patchelf; install it")
 
-# Whether there is a GPU or not, the module is opened.
+# The program opens the CUDA module, with or without a GPU.
 CHECK_DEVICE = """
 from syncline._library import library
 library().syncline_device_check(1)

@@ -1,4 +1,4 @@
-"""Several training processes of one job: what they compute together, and what becomes of those that die."""
+"""Tests of several training processes of one job: what they compute together, and what happens when one dies."""
 import re
 import shutil
 import sys
@@ -14,7 +14,7 @@ try:
 except ImportError:
     raise unittest.SkipTest("no torch; install python3-torch") from None
 
-# Trains on rows rank, rank + W, rank + 2W, ... of one batch for each step, and saves what comes out.
+# Trains on rows rank, rank + W, rank + 2W, ... of one batch for each step, and saves the result.
 TRAIN = """
     import os, sys, time, torch, syncline.torch
     from torch import nn
@@ -71,7 +71,7 @@ class Workers(support.ServersTest):
 
     def test_go_on_after_one_is_killed_and_comes_back(self):
         back = self.folder / "back"
-        # It takes some seconds until the second life has imported torch.
+        # The restarted process takes some seconds to import torch.
         slow = {"steps": 300, "each_step": f"time.sleep(0.3 if 60 < step < 290 and not os.path.exists({str(back)!r}) else 0.01)"}
         first, second = (self.train(rank, 2, **slow) for rank in range(2))
         second[0].await_line("step 20")

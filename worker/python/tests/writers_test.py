@@ -1,4 +1,4 @@
-"""The lines of docs/pytorch.md that take figures to TensorBoard and to Weights & Biases, with stand-ins for both."""
+"""Tests the lines of docs/pytorch.md that pass statistics to TensorBoard and Weights & Biases, with stand-ins for both."""
 import re
 import sys
 import types
@@ -16,7 +16,7 @@ FIGURES = {"loss", "syncline/members", "syncline/pushed_MiB", "syncline/pulled_M
 
 
 def block(title):
-    """The Python block of the page that begins with this comment."""
+    """Returns the page's Python block that begins with this comment."""
     return re.search(rf"```python\n(# {title}\n.*?)```", PAGE.read_text(), re.DOTALL).group(1)
 
 

@@ -1,4 +1,5 @@
-// codecs.h on the emulated GPU: the same source, for tests. Pointers are host memory.
+// codecs.h on the emulated GPU, from the same source, for tests. Pointers are host
+// memory.
 #pragma once
 
 #include "comm/codec/cuda/codecs.h"

@@ -1,4 +1,5 @@
-// device.cuh on the emulated GPU: the same names with the same meaning, for g++.
+// The operations of device.cuh on the emulated GPU: the same names with the same meaning,
+// for g++.
 #pragma once
 
 #include <algorithm>
@@ -45,8 +46,8 @@ inline float WarpShuffleDown(float value, uint32_t delta) {
   return std::bit_cast<float>(bits[lane + delta < kWarp ? lane + delta : lane]);
 }
 
-// All emulated threads are fibers of one thread, which changes fibers only inside
-// BlockBarrier, Warp... and Pause: plain accesses are atomic and ordered.
+// All emulated threads are fibers of one thread. It switches fibers only inside
+// BlockBarrier, Warp... and Pause, so plain accesses are atomic and ordered.
 inline uint32_t AtomicAdd(uint32_t* to, uint32_t value) {
   const uint32_t before = *to;
   *to += value;
@@ -74,7 +75,7 @@ inline uint32_t PopCount(uint32_t bits) {
   return static_cast<uint32_t>(std::popcount(bits));
 }
 
-// `stream` is an EmulatedStream.
+// `stream` points to an EmulatedStream.
 template <typename Kernel>
 int Launch(uint32_t blocks, const typename Kernel::Arguments& arguments, void* stream) {
   RunGrid({.blocks = blocks,
@@ -96,7 +97,7 @@ inline int MustNotCapture(void* stream) {
                                                               : kSuccess;
 }
 
-// There is one device.
+// There is only one device.
 class DeviceGuard {
  public:
   explicit DeviceGuard(int32_t device) : is_there_(device <= 0) {}

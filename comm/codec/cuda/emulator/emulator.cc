@@ -13,11 +13,11 @@
 namespace syncline::emulated {
 namespace {
 
-// A grid whose blocks only wait for each other is stuck.
+// After this many pauses in a row the grid is stuck: its blocks only wait for each other.
 constexpr uint64_t kMaxPauses = 20'000'000;
 
-// So many turns are drawn from all that are ready, or given to who became ready last, so
-// that some warps run far ahead of others.
+// For this many turns, the next thread is drawn from all ready ones, or is the one that
+// became ready last, so that some warps run far ahead of others.
 constexpr uint32_t kTurns = 256;
 
 // Neither zeros nor small numbers.
@@ -37,7 +37,8 @@ struct Thread {
 
 struct WarpState {
   uint32_t waiting = 0;
-  // Two, because a thread may give the next value before others have read the last.
+  // Two buffers, because a thread may give its next value before others have read the
+  // last.
   std::array<std::array<uint32_t, kWarp>, 2> values = {};
 };
 
@@ -63,7 +64,7 @@ class Scheduler {
 
   void Run();
   Thread& current() { return *current_; }
-  // Of the current thread, with the threads [first, first + count) of its block.
+  // Makes the current thread wait for the threads [first, first + count) of its block.
   void Meet(State at, uint32_t first, uint32_t count, uint32_t& waiting);
   void Pause();
 
@@ -75,17 +76,18 @@ class Scheduler {
   const Grid grid_;
   const std::function<void(void*)>& body_;
   std::mt19937_64 random_;
-  std::vector<uint32_t> order_;  // of blocks that have not started
+  std::vector<uint32_t> order_;  // blocks that have not started
   std::vector<std::unique_ptr<Block>> blocks_;
   std::vector<Thread*> ready_;
   Thread* current_ = nullptr;
   Fiber main_;
-  uint32_t turns_ = 0;  // left of this way to draw
+  uint32_t turns_ = 0;  // number left of the present way to choose
   bool run_ahead_ = false;
   uint64_t pauses_ = 0;  // since a thread last did anything else
 };
 
-// A kernel's operations are free functions, as on a GPU, and must find their thread.
+// A kernel's operations are free functions, as on a GPU, and find their thread through
+// this.
 thread_local Scheduler* scheduler = nullptr;
 
 void Scheduler::AddBlock() {
@@ -106,7 +108,7 @@ void Scheduler::Start(Block& block) {
   order_.pop_back();
   block.alive = grid_.threads;
   std::ranges::fill(block.shared, kGarbage);
-  // Threads of a warp stay together, but no warp is always the first.
+  // Threads of a warp stay together, but the first warp varies.
   const uint64_t turned = random_() % block.warps.size() * kWarp;
   for (uint32_t i = 0; i < grid_.threads; ++i) {
     Thread* const thread = block.threads[(i + turned) % grid_.threads].get();
@@ -143,7 +145,7 @@ void Scheduler::Run() {
       Start(block);
     }
   }
-  // Threads left here wait at a barrier that others of their block never came to.
+  // Threads that are left wait at a barrier that others of their block never reached.
   for (const std::unique_ptr<Block>& block : blocks_) SYNCLINE_CHECK(block->alive == 0);
 }
 
@@ -154,7 +156,7 @@ void Scheduler::Meet(State at, uint32_t first, uint32_t count, uint32_t& waiting
     waiting = 0;
     for (uint32_t i = first; i < first + count; ++i) {
       Thread& thread = *current_->block->threads[i];
-      // At another barrier, or gone: the kernel diverges.
+      // The thread is at another barrier or has ended, so the kernel diverges.
       SYNCLINE_CHECK(thread.state == at);
       thread.state = State::kReady;
       if (&thread != current_) ready_.push_back(&thread);

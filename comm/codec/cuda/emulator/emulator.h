@@ -1,20 +1,19 @@
-// A GPU for tests: runs the blocks of a grid, 256 threads and so on, as fibers of the
-// calling thread.
+// A GPU for tests: runs all threads of a grid as fibers of the calling thread.
 //
-// A fiber runs until it waits (BlockBarrier, WarpExchange, Pause); then one drawn at
-// random goes on, or for a while always the last one, so that some warps run far ahead: a
-// kernel that lacks a barrier gives another result. Blocks
-// start in random order, a few of them are resident at once, and shared memory starts as
-// garbage. Divergent barriers, which a GPU may forgive or hang on, abort. What is not
-// emulated: caches and the order of memory, so a missing Fence stays unnoticed; time.
+// A fiber runs until it waits (BlockBarrier, WarpExchange, Pause). Then a random fiber
+// continues, or for a while always the one that became ready last, so that some warps run
+// far ahead. A kernel that lacks a barrier then gives another result. Blocks start in
+// random order, a few of them are resident at once, and shared memory starts as garbage.
+// Divergent barriers, which a GPU may tolerate or hang on, abort. Not emulated are caches
+// and the order of memory (so a missing Fence is not found), and time.
 //
 //   EmulatedStream stream{.seed = 7};
 //   RunGrid({.blocks = 4, .threads = 256}, stream, [&](void* shared) {
 //     out[BlockIndex() * 256 + ThreadIndex()] = 1;
 //   });
 //
-// Thread safety: each grid is of the thread that calls RunGrid; different threads may run
-// grids at the same time. The other functions may be called only inside a grid.
+// Thread safety: a grid belongs to the thread that calls RunGrid; different threads may
+// run grids at the same time. The other functions may be called only inside a grid.
 #pragma once
 
 #include <cstddef>
@@ -27,10 +26,11 @@ namespace syncline::emulated {
 constexpr uint32_t kWarp = 32;
 
 struct EmulatedStream {
-  uint64_t seed = 1;  // of the order of blocks and threads; other seeds, other orders
-  // Blocks that run at once. Kernels whose blocks wait for each other need as many.
+  uint64_t seed = 1;  // determines the order of blocks and threads
+  // Number of blocks that run at once. Kernels whose blocks wait for each other need
+  // enough of them.
   uint32_t resident = 8;
-  bool captures = false;  // as if into a graph, although all runs at once
+  bool captures = false;  // pretends to capture a graph; work still runs at once
 };
 
 struct Grid {
@@ -49,9 +49,10 @@ uint32_t BlockIndex();
 
 void BlockBarrier();
 void WarpBarrier();
-// What the 32 threads of the warp gave, valid until the next but one exchange.
+// Returns the values that the 32 threads of the warp gave. Valid until the next exchange
+// but one.
 std::span<const uint32_t> WarpExchange(uint32_t value);
-// Lets others run.
+// Lets other threads run.
 void Pause();
 
 }  // namespace syncline::emulated

@@ -29,8 +29,8 @@ TEST(Emulator, RunsAnotherOrderForAnotherSeed) {
   EXPECT_NE(order(1), order(2));
 }
 
-// How often a thread does not find the number that one `distance` away put into shared
-// memory, for many orders of threads.
+// Returns how often a thread fails to find the number that one `distance` away wrote to
+// shared memory, over many orders of threads.
 uint32_t WrongAfter(const std::function<void()>& barrier, uint32_t distance) {
   uint32_t wrong = 0;
   for (uint64_t seed = 1; seed <= 20; ++seed) {

@@ -26,7 +26,7 @@ Fiber::~Fiber() {
 #endif
 }
 
-// makecontext passes ints.
+// makecontext can pass only ints, so the address comes in two halves.
 void Fiber::Enter(unsigned high, unsigned low) {
   const uint64_t address = uint64_t{high} << 32 | low;
   Fiber& fiber = *reinterpret_cast<Fiber*>(static_cast<uintptr_t>(address));
@@ -55,7 +55,7 @@ void Fiber::Start(std::function<void()> body) {
               static_cast<unsigned>(address >> 32), static_cast<unsigned>(address));
 }
 
-// What has to be done first on the stack of a fiber that was switched to.
+// Must run first after a switch, on the stack of the new fiber.
 void Fiber::Arrived() {
 #if defined(SYNCLINE_ASAN)
   const void* bottom = nullptr;

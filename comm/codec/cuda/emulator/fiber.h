@@ -1,4 +1,4 @@
-// A fiber: a function with a stack of its own, which runs when it is switched to and
+// A fiber: a function with its own stack. It runs when another fiber switches to it, and
 // stops when it switches away. All fibers of a group belong to one thread.
 //
 //   Fiber main, other;
@@ -16,17 +16,17 @@ namespace syncline::emulated {
 
 class Fiber {
  public:
-  // Not started: what the calling thread runs.
+  // Represents what the calling thread runs already; Start is not needed.
   Fiber() = default;
   ~Fiber();
   Fiber(const Fiber&) = delete;
   Fiber& operator=(const Fiber&) = delete;
 
-  // `body` runs at the next switch to this fiber and ends with ExitTo. REQUIRES: not
-  // running; a fiber that has exited may start again.
+  // `body` runs at the next switch to this fiber, and must end with ExitTo. A fiber that
+  // has exited may start again. REQUIRES: the fiber is not running.
   void Start(std::function<void()> body);
 
-  // REQUIRES: this fiber is the one that runs.
+  // REQUIRES: this fiber is running.
   void SwitchTo(Fiber& next);
   [[noreturn]] void ExitTo(Fiber& next);
 
@@ -38,8 +38,8 @@ class Fiber {
   ucontext_t context_ = {};
   std::unique_ptr<std::byte[]> stack_;
   std::function<void()> body_;
-  Fiber* from_ = nullptr;  // who switched here last
-  // What sanitizers know of it.
+  Fiber* from_ = nullptr;  // the fiber that switched here last
+  // Data for the sanitizers.
   void* kept_stack_ = nullptr;
   const void* stack_bottom_ = nullptr;
   size_t stack_bytes_ = 0;

@@ -1,5 +1,5 @@
-// codecs.h of a device that is the emulated GPU: threads in another order than those of
-// the emulator that the check programs compare it with.
+// Implements codecs.h for a device that is the emulated GPU. Its threads run in another
+// order than those of the emulator with which the check programs compare it.
 #include <cstdlib>
 #include <string_view>
 
@@ -11,9 +11,9 @@ namespace {
 
 constexpr uint64_t kOtherOrder = 99;
 
-// What this device gets wrong, from SYNCLINE_FAKE_FAULT: "bit" flips one of the first
-// tile's residual, "step" keeps the step of a graph's capture, "error" takes what others
-// left for its own. A check that passes on such a device checks nothing.
+// Whether the device has the given fault, from SYNCLINE_FAKE_FAULT. "bit" flips a bit of
+// the first tile's residual, "step" keeps the step of a graph's capture, "error" reports
+// an earlier error as its own. The check programs must fail on such a device.
 bool HasFault(std::string_view fault) {
   const char* const given = std::getenv("SYNCLINE_FAKE_FAULT");
   return given != nullptr && fault == given;

@@ -15,7 +15,7 @@ void RunAll(const Work& work) {
 
 // cudaMalloc aligns to 256 bytes.
 constexpr size_t kAlignment = 256;
-constexpr size_t kMostBytes = size_t{16} << 30;
+constexpr size_t kMaxBytes = size_t{16} << 30;
 
 // Neither zeros nor small numbers.
 constexpr int kGarbage = 0xa5;
@@ -25,7 +25,7 @@ cudaError_t Failed(cudaError_t error) {
   return error;
 }
 
-// Success if something may be created now.
+// Returns success if something may be created now.
 cudaError_t MayCreate() {
   syncline::fake::Runtime& runtime = syncline::fake::TheRuntime();
   const bool fails = runtime.failing_creation == 1;
@@ -41,7 +41,7 @@ cudaError_t Created(T** out, T* made) {
   return cudaSuccess;
 }
 
-// Success if it was there. It is not any more.
+// Removes `what` from the living objects. Returns success if it was one.
 cudaError_t Take(const void* what) {
   const bool was_there = syncline::fake::TheRuntime().alive.erase(what) != 0;
   return was_there ? cudaSuccess : Failed(cudaErrorInvalidValue);
@@ -50,7 +50,7 @@ cudaError_t Take(const void* what) {
 cudaError_t AllocateGarbage(void** memory, size_t bytes) {
   const cudaError_t error = MayCreate();
   if (error != cudaSuccess) return error;
-  if (bytes > kMostBytes) return Failed(cudaErrorMemoryAllocation);
+  if (bytes > kMaxBytes) return Failed(cudaErrorMemoryAllocation);
   const size_t whole = (bytes + kAlignment - 1) / kAlignment * kAlignment;
   void* const made = std::aligned_alloc(kAlignment, whole);
   std::memset(made, kGarbage, whole);

@@ -1,12 +1,12 @@
 // The part of CUDA's runtime that the host code of this folder uses, for machines without
-// CUDA: device memory is host memory, streams run their work at once, and captured work
-// runs when its graph is launched. What it is for:
+// CUDA. Device memory is host memory, streams run their work at once, and captured work
+// runs when its graph is launched. It serves two purposes:
 //
-// - tests of errors, which no real device gives on demand (enqueue_test.cc);
-// - the programs that check a device, run against the emulated GPU (CMakeLists.txt), so
-//   that they work on the day when there is a device.
+// - tests of errors that no real device produces on demand (enqueue_test.cc);
+// - running the programs that check a device on the emulated GPU (CMakeLists.txt), to
+//   show that they work before there is a device.
 //
-// Names, numbers and meaning are those of cuda_runtime_api.h; see there.
+// Names, numbers and meaning are those of cuda_runtime_api.h.
 //
 // Thread safety: none.
 #pragma once
@@ -92,7 +92,7 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t executable, cudaStream_t stream);
 cudaError_t cudaGraphDestroy(cudaGraph_t graph);
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t executable);
 
-// Elapsed time is always a millisecond.
+// The elapsed time is always one millisecond.
 cudaError_t cudaEventCreate(cudaEvent_t* event);
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags);
 cudaError_t cudaEventDestroy(cudaEvent_t event);
@@ -106,31 +106,31 @@ cudaError_t cudaLaunchKernel(const void* kernel, dim3 blocks, dim3 threads,
 namespace syncline::fake {
 
 struct Runtime {
-  // What cudaGetDeviceCount and cudaDriverGetVersion say.
+  // Result of cudaGetDeviceCount and cudaDriverGetVersion.
   cudaError_t start_error = cudaSuccess;
   int devices = 1;
   int driver_version = 13000;
 
   int current_device = 0;
   cudaError_t last_error = cudaSuccess;
-  // The next call to enqueue something returns it, and enqueues nothing.
+  // The next call that enqueues something returns this error and enqueues nothing.
   cudaError_t next_error = cudaSuccess;
-  uint32_t launches = 0;  // of cudaLaunchKernel
+  uint32_t launches = 0;  // number of cudaLaunchKernel calls
 
-  // The n-th creation from now (of memory, streams and events) fails; 0: none does.
+  // The n-th creation from now (of memory, streams and events) fails. 0: none does.
   uint32_t failing_creation = 0;
-  // What the next synchronisation says of the kernels before it.
+  // Error of the kernels that the next synchronisation reports.
   cudaError_t kernel_error = cudaSuccess;
-  // What was created and neither freed nor destroyed, and on which device. To free or
-  // destroy anything else is an error.
+  // Everything that was created and neither freed nor destroyed, with its device. Freeing
+  // or destroying anything else is an error.
   std::map<const void*, int> alive = {};
-  int device_of_last_work = -1;  // that was enqueued
-  bool event_sleeps = false;     // as the last one was created
+  int device_of_last_work = -1;  // device of the last enqueued work
+  bool event_sleeps = false;     // the last event was created with cudaEventBlockingSync
   bool stream_waits_for_others = true;
 };
 Runtime& TheRuntime();
 
-// Runs `work` at once, or keeps it for the graph that the stream captures.
+// Runs `work` at once, or adds it to the graph that the stream captures.
 cudaError_t Enqueue(cudaStream_t stream, const std::function<void()>& work);
 
 }  // namespace syncline::fake

@@ -25,14 +25,14 @@ int FailsAtFirst() {
 
 struct Devices {
   std::mutex mutex;
-  // All below is guarded by it.
+  // It guards all fields below.
   std::map<const void*, std::shared_ptr<WorkQueue>> queues = {};
-  std::map<uintptr_t, Allocation> allocations = {};  // by where the host has them
+  std::map<uintptr_t, Allocation> allocations = {};  // by host address
   int calls_until_failure = FailsAtFirst();          // 0: none fails
   Error broken = kNoError;
 };
 
-// Never destroyed: threads of the process may still use it at exit.
+// Never destroyed, because threads of the process may still use it at exit.
 Devices& All() {
   static Devices& devices = *new Devices;
   return devices;
@@ -40,7 +40,7 @@ Devices& All() {
 
 int32_t Ordinal(int32_t device) { return device == -1 ? 0 : device; }
 
-// What kernels may still read or write before memory goes away.
+// Runs all work that may still use memory that is about to be freed.
 void RunAllQueues() {
   std::vector<std::shared_ptr<WorkQueue>> queues;
   {

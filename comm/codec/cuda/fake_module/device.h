@@ -1,12 +1,13 @@
-// Two devices that are the emulated GPU: their memory, streams and failures, which the
-// functions that the fake module exports are made of.
+// Two devices that are the emulated GPU: the memory, streams and failures from which the
+// exported functions of the fake module are built.
 //
-// Memory of a device is memory of the host at another address, with a bit that makes the
-// host fault. What a stream has to do is done when somebody waits for it, by that thread:
-// who reads a result without waiting reads what was there before.
+// Memory of a device is host memory at another address, with a bit set that makes the
+// host fault. Work of a stream runs when a thread waits for it, on that thread. So a
+// program that reads a result without waiting finds the old content.
 //
-// Thread-safe: kernels of several streams run at once, each in a thread that waits.
-// Locks are std::mutex, which ThreadSanitizer sees in a library that was opened late, too.
+// Thread-safe: kernels of several streams run at the same time, each in a thread that
+// waits. Locks are std::mutex, because ThreadSanitizer sees it even in a library that was
+// opened late.
 #pragma once
 
 #include <cstddef>
@@ -19,23 +20,23 @@
 namespace syncline::fake_module {
 
 inline constexpr int32_t kDevices = 2;
-inline constexpr size_t kDeviceBytes = size_t{4} << 30;  // that one can allocate
+inline constexpr size_t kDeviceBytes = size_t{4} << 30;  // how much a device can allocate
 
-// Of cudaError_t.
+// Values of cudaError_t.
 enum Error : int {
   kNoError = 0,
   kInvalidValue = 1,
   kOutOfMemory = 2,
   kInvalidDevice = 101,
-  kInvalidHandle = 400,  // no stream, or one of another device
+  kInvalidHandle = 400,  // not a stream, or one of another device
   kIllegalAddress = 700,
   kLaunchFailure = 719,
 };
 
-// x86-64 has no such addresses: who uses one gets SIGSEGV.
+// x86-64 has no such addresses, so access ends with SIGSEGV.
 inline constexpr uintptr_t kDeviceBit = uintptr_t{1} << 62;
 
-// Where the bytes are, of any pointer.
+// Returns where the bytes of any pointer really are.
 template <typename T>
 T* OnHost(T* pointer) {
   return reinterpret_cast<T*>(reinterpret_cast<uintptr_t>(pointer) & ~kDeviceBit);
@@ -46,16 +47,16 @@ enum class MemoryKind { kDevice, kPageLocked };
 // Whether kernels may use it: memory of a device, page-locked memory, or null.
 bool KernelsReach(const void* pointer);
 
-// They return errors. What is wrong with a call is no failure of the device.
+// These return errors. An invalid call is not a failure of the device.
 int Allocate(int32_t device, size_t bytes, MemoryKind kind, void** memory);
 int Free(int32_t device, void* memory, MemoryKind kind);
 size_t AllocatedBytes();
 
-// The n-th call of Count from now fails, and from then on the device is broken; 0: it
+// The n-th call of Count from now fails, and from then on the device is broken. 0: it
 // works again.
 void FailAfter(int n);
 int Count();
-// Also broken devices do nothing any more.
+// Returns the error of a broken device, without counting.
 int Health();
 void Break(Error error);
 
@@ -69,19 +70,20 @@ class WorkQueue {
   void* handle() { return &handle_; }
 
   void Enqueue(Work work);
-  // Does all of it; the first error breaks the device.
+  // Does all the work; the first error breaks the device.
   void Run();
 
  private:
   const int32_t device_;
-  char handle_ = 0;  // its address is what kernels take
+  char handle_ = 0;  // its address is the handle for kernels
   std::mutex mutex_;
   std::vector<Work> work_;
 };
 
 void* CreateQueue(int32_t device);
 void DestroyQueue(const void* queue);
-// Null unless it is one of the device. -1 is the current device, which is always 0.
+// Returns null unless `queue` is one of the device. -1 is the current device, which is
+// always 0.
 std::shared_ptr<WorkQueue> QueueAt(int32_t device, const void* queue);
 std::shared_ptr<WorkQueue> QueueOfHandle(int32_t device, const void* handle);
 

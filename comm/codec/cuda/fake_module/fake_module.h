@@ -1,6 +1,6 @@
-// What libsyncline_cuda_fake.so exports beside what the real module does (module_abi.h,
-// codecs.h, cast.h, memory.h): how tests make it fail, and see what it holds. To be found
-// by name, as the rest.
+// The functions that libsyncline_cuda_fake.so exports in addition to those of the real
+// module (module_abi.h, codecs.h, cast.h, memory.h). With them tests make it fail, and
+// see what it holds. They are found by name, like the rest.
 //
 //   const CudaProbe probe = ProbeCudaModule(path);
 //   auto* const fail_after = reinterpret_cast<decltype(&SynclineCudaFakeFailAfter)>(
@@ -14,11 +14,11 @@
 
 extern "C" {
 // The n-th call from now that enqueues something (Encode, DecodeAdd, a cast, Copy, Clear
-// or StreamWait) fails, and as on a broken device all such calls after it, and all that
-// create or allocate. 0: the device works again. At first, n is what the environment's
-// SYNCLINE_FAKE_CUDA_FAILS says.
+// or StreamWait) fails. As on a broken device, all such calls after it fail too, and all
+// that create or allocate. 0: the device works again. The environment variable
+// SYNCLINE_FAKE_CUDA_FAILS sets the initial n.
 void SynclineCudaFakeFailAfter(int n);
 
-// Bytes of memory, of devices and page-locked, that are not freed.
+// Returns the bytes of device and page-locked memory that are not freed.
 size_t SynclineCudaFakeAllocatedBytes();
 }

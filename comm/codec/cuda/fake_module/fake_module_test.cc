@@ -1,4 +1,4 @@
-// The fake module, opened as the product opens the real one.
+// Tests the fake module, opened as the product opens the real one.
 #include "comm/codec/cuda/fake_module/fake_module.h"
 
 #include <dlfcn.h>
@@ -80,7 +80,7 @@ const Cuda& TheModule() {
   return module;
 }
 
-// A stream of one device, and memory that goes with it.
+// A stream of one device, and memory for it.
 class Lane {
  public:
   explicit Lane(const Cuda& cuda, int32_t device = 1) : cuda_(cuda), device_(device) {
@@ -196,13 +196,13 @@ TEST_F(FakeModule, NothingIsDoneBeforeSomebodyWaits) {
   EXPECT_NE(locked[0], 7);
   EXPECT_EQ(lane.Wait(), 0);
   EXPECT_EQ(locked[0], 7);
-  // CUDA cannot leave other memory of the host for later either.
+  // CUDA cannot defer copies of ordinary host memory either.
   int other = 0;
   EXPECT_EQ(lane.Copy(&other, locked.data(), sizeof(int)), 0);
   EXPECT_EQ(other, 7);
 }
 
-// Encodes, with all arrays on the device but the encoding, which is page-locked.
+// An encoding whose output is page-locked memory; all other arrays are on the device.
 struct Encoded {
   std::vector<std::byte> bytes;
   std::vector<uint32_t> tile_bytes;
@@ -312,7 +312,7 @@ TEST_F(FakeModule, CastsGiveTheBitsOfTheCpu) {
   }
 }
 
-// It is what a real device does with memory that was not page-locked.
+// A real device behaves the same way with memory that is not page-locked.
 TEST_F(FakeModule, KernelsDoNotReachOtherMemoryOfTheHost) {
   Lane lane(cuda_);
   std::vector<uint16_t> ordinary(3);
@@ -403,7 +403,7 @@ TEST_F(FakeModule, EveryCallThatEnqueuesIsCounted) {
 }
 
 TEST_F(FakeModule, FailsAsTheEnvironmentSays) {
-  // Another copy of the library has a state of its own.
+  // Another copy of the library has its own state.
   const std::string path =
       testing::TempDir() + "/fake_cuda_" + std::to_string(getpid()) + ".so";
   std::filesystem::copy_file(SYNCLINE_TEST_FAKE_CUDA, path,

@@ -1,4 +1,5 @@
-// codecs.h and cast.h of the fake module: the kernels' source on the emulated GPU.
+// Implements codecs.h and cast.h of the fake module: the kernels' source on the emulated
+// GPU.
 #include <atomic>
 #include <thread>
 #include <utility>
@@ -17,8 +18,9 @@ namespace emulated = syncline::emulated;
 namespace {
 
 #ifdef SYNCLINE_TSAN
-// ThreadSanitizer knows 8,128 threads at most, and a grid has 2,048 of them. Relaxed, so
-// that it does not take one grid to happen before another.
+// Limits the number of grids at once, because ThreadSanitizer supports at most 8,128
+// threads and a grid has 2,048. The order is relaxed, so that ThreadSanitizer sees no
+// order between grids.
 class Turn {
  public:
   Turn() {
@@ -38,7 +40,7 @@ class Turn {
 struct Turn {};
 #endif
 
-// Pointers of a kernel's arguments, as it finds their bytes.
+// The pointers of a kernel's arguments, converted to where the bytes are.
 class Reaching {
  public:
   template <typename T>

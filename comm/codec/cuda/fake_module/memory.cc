@@ -1,4 +1,4 @@
-// memory.h, module_abi.h and fake_module.h of the fake module.
+// Implements memory.h, module_abi.h and fake_module.h of the fake module.
 #include "comm/codec/cuda/memory.h"
 
 #include <algorithm>
@@ -16,7 +16,7 @@ namespace {
 
 constexpr int32_t kCudaVersion = 13000;
 
-// Other memory of the host a copy does not read or write later, as CUDA does not.
+// Copies of ordinary host memory run at once, as in CUDA.
 int Move(fake::WorkQueue& queue, void* to, const void* from, size_t bytes) {
   const bool is_async = fake::KernelsReach(to) && fake::KernelsReach(from);
   queue.Enqueue([to = OnHost(to), from = OnHost(from), bytes] {

@@ -1,10 +1,11 @@
-// The other process of the UCX tests: a transport that sends every message back to whom
-// it was told to connect to. Speaks lines over standard input and output:
+// The other process of the UCX tests. Its transport sends every message back to the peer
+// to which it was told to connect. Its commands and answers are lines on standard input
+// and output:
 //
 //   (at start)      -> address HEX
 //   connect HEX     -> connected
 //   lanes           -> lanes LOCAL|REMOTE NAMES
-//   flood HEX       sends 1 MiB messages to HEX for ever
+//   flood HEX       sends 1 MiB messages to HEX forever
 //   (end of input)  exits
 #include <fcntl.h>
 #include <poll.h>
@@ -56,7 +57,7 @@ class Peer : public Receiver {
  private:
   static void Say(const std::string& line) { std::cout << line << std::endl; }
 
-  // False at the end of the input.
+  // Returns false at the end of the input.
   static bool ReadInto(std::string& input) {
     pollfd descriptor = {STDIN_FILENO, POLLIN, 0};
     if (poll(&descriptor, 1, 0) == 0) return true;

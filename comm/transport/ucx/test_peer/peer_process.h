@@ -54,7 +54,7 @@ class PeerProcess {
     EXPECT_GT(write(out_, (command + "\n").data(), command.size() + 1), 0);
   }
 
-  // The rest of the next line, which must begin with `prefix`.
+  // Returns the rest of the next line, which must begin with `prefix`.
   std::string Answer(const std::string& prefix) {
     std::string line;
     for (int c; (c = fgetc(in_)) != EOF && c != '\n';)

@@ -1,16 +1,17 @@
-"""Syncline for Python: a training process's place in a job whose weights live on parameter servers.
+"""Syncline for Python: training with weights that live on parameter servers.
 
-`syncline.torch.Optimizer` is what PyTorch programs want; `Session` is what lies under it, for any arrays.
+PyTorch programs use `syncline.torch.Optimizer`. It is built on `Session`, which takes any arrays.
 """
 from typing import Any
 
 from syncline._asserts import assert_equal
 from syncline._library import version
+from syncline._open_sessions import report, stats
 from syncline._report import Stats
 from syncline.errors import (AlreadyExists, Cancelled, DataLoss, DeadlineExceeded, DeviceFailed, Dropped, Error, FailedPrecondition,
                              Internal, InvalidArgument, JobOver, JobRefused, NotEqual, NotFound, PermissionDenied, ResourceExhausted,
                              SessionClosed, Unauthenticated, Unavailable, VersionMismatch)
-from syncline.session import Session, Tensor, report, stats
+from syncline.session import Session, Tensor
 
 __all__ = [
     "AlreadyExists", "Cancelled", "DataLoss", "DeadlineExceeded", "DeviceFailed", "Dropped", "Error", "FailedPrecondition",
@@ -20,7 +21,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """`__version__` is asked of the library once somebody wants it: importing loads none."""
+    """Asks the library for `__version__` on first use, because importing this package does not load the library."""
     if name == "__version__":
         return version()
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

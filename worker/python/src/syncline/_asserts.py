@@ -1,7 +1,7 @@
-"""assert_equal: whether a tensor is the same on all ranks, and if not, where the first difference is.
+"""assert_equal: checks that a tensor is the same on all ranks, and finds the first difference if not.
 
-Ranks compare in a group of their own (_gathering.py): digests first, so that equal tensors cost a few kilobytes, then rank 0's values,
-piece by piece, until one differs.
+Ranks compare in a group of their own (_gathering.py). They compare digests first, so that equal tensors cost a few kilobytes, and then
+rank 0's values, piece by piece, until one differs.
 """
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ from typing import Any, Callable, NamedTuple, Optional, TypeVar
 
 from syncline import _group
 from syncline._gathering import Gathering, Place, number_of
+from syncline._open_sessions import only_session_or_none
 from syncline.errors import Error, FailedPrecondition, InvalidArgument, NotEqual
-from syncline.session import Session, only_session_or_none
+from syncline.session import Session
 
 _PIECE_BYTES = 4 << 20
-_RECORD_BYTES = 2048  # what a rank says of its tensor, and of a piece of it
+_RECORD_BYTES = 2048  # of the record in which a rank describes its tensor or a piece of it
 _LONGEST_NAME = 200
-_PATIENCE_S = 60.0  # of a check
+_PATIENCE_S = 60.0  # of check_equal and gather
 
 _Result = TypeVar("_Result")
 
@@ -34,14 +35,14 @@ def assert_equal(tensor: Any, tolerance: float = 0.0, *, name: str = "tensor", t
                  session: Optional[Session] = None) -> None:
     """Raises NotEqual on every rank unless `tensor` is the same on all of them, and names the first that differs from rank 0.
 
-    All ranks of the job call it at the same place, with a tensor or a NumPy array of one shape and dtype. Two values are equal
-    when they differ by `tolerance` at most, or are both not a number. A rank that does not come within `timeout` seconds, or dies
-    meanwhile, is an error on all others that names it. `session` is needed where this process has several.
+    All ranks of the job call it at the same place, with a tensor or a NumPy array of the same shape and dtype. Two values are equal if
+    they differ by `tolerance` at most, or are both not a number. If a rank does not come within `timeout` seconds, or dies meanwhile,
+    all others raise an error that names it. `session` is needed if this process has several.
 
-        optimizer.synchronize()                                  # what is under way to the weights has arrived
+        optimizer.synchronize()                                  # waits for new weights that are on their way
         syncline.assert_equal(model.head.weight, name="head")
 
-    Ranks meet by MASTER_ADDR and MASTER_PORT, or in torch.distributed's default group where there is one.
+    Ranks meet through torch.distributed's default group if there is one, and at MASTER_ADDR and MASTER_PORT otherwise.
     """
     for option, value in (("tolerance", tolerance), ("timeout", timeout)):
         if not isinstance(value, numbers.Real) or isinstance(value, bool):
@@ -51,30 +52,36 @@ def assert_equal(tensor: Any, tolerance: float = 0.0, *, name: str = "tensor", t
     if not 0 < timeout <= 86400:
         raise InvalidArgument(f"assert_equal({name!r}): timeout is {timeout}, but must be more than 0, and 86400 s at most")
     what = _Compared(name[:_LONGEST_NAME], _values_of(tensor, name), tolerance)
-    _compare(what, Caller(f"assert_equal({what.name!r})", "does it call assert_equal, too, and as often as the others?"), timeout, session)
+    _compare(what, Caller(f"assert_equal({what.name!r})", "does it also call assert_equal, as often as the "
+                                                          "others?"), timeout, session)
 
 
 class Caller(NamedTuple):
-    """Whose call it is, in the words of errors."""
+    """Texts for errors about the call that compares."""
 
-    says: str
-    asks: str  # of a rank that does not come
+    says: str  # the call itself
+    asks: str  # a question about a rank that does not come
 
 
 def check_equal(tensor: Any, name: str, caller: Caller, session: Session) -> None:
-    """assert_equal, by a call that the program did not write itself."""
+    """Does assert_equal on behalf of another call, `caller`, which its errors mention instead."""
     _compare(_Compared(name[:_LONGEST_NAME], _values_of(tensor, name), 0.0), caller, _PATIENCE_S, session)
 
 
 def gather(numbers: Sequence[Optional[float]], caller: Caller, session: Session) -> list[Sequence[Optional[float]]]:
-    """What all ranks have at this step, by rank; each calls it. A rank that does not come is an error, as of assert_equal."""
+    """Returns the `numbers` of all ranks at this step, by rank. All ranks call it; a missing rank is an error as in assert_equal."""
     with _lock:
         place, step = _place(session)
         if place.ranks == 1:
             return [numbers]
-        # JSON, so that all have the same bits.
+        # Numbers travel as JSON, which keeps their bits.
         comparison = _Comparison(place, step, _Compared(caller.says, None, 0.0), time.monotonic() + _PATIENCE_S)
         return _meet(comparison, caller, lambda group: comparison.gather(group, numbers))
+
+
+def ended() -> int:
+    """Returns how many comparisons this rank has ended by an error or by Ctrl-C on all ranks. The others raise an error then."""
+    return _gathering.ended
 
 
 def _compare(what: _Compared, caller: Caller, timeout: float, session: Optional[Session]) -> None:
@@ -87,7 +94,7 @@ def _compare(what: _Compared, caller: Caller, timeout: float, session: Optional[
 
 
 def _meet(comparison: _Comparison, caller: Caller, call: Callable[[_group.Group], _Result]) -> _Result:
-    """Calls it with the group of all ranks. Whatever goes wrong there, all of them hear of it."""
+    """Runs `call` with the group of all ranks. If it fails, the group ends, so that all ranks notice."""
     try:
         return call(_gathering.group(comparison.place, comparison.deadline, caller.asks))
     except NotEqual:
@@ -97,13 +104,13 @@ def _meet(comparison: _Comparison, caller: Caller, call: Callable[[_group.Group]
         again = type(error)(f"{caller.says}{comparison.at_step}: {error}")
         again.rank, again.exit_code = error.rank, error.exit_code
         raise again from error
-    except BaseException:  # Ctrl-C in the middle: the others are told
+    except BaseException:  # Ctrl-C: ending the group tells the others
         _gathering.drop()
         raise
 
 
 def _place(session: Optional[Session]) -> tuple[Place, Optional[int]]:
-    """Where this process is, and its session's step, if it has one."""
+    """Returns this process's rank and number of ranks, and the step of its session; None: it has no session."""
     of = session or only_session_or_none()
     if of is not None:
         return Place(of.rank, of.world_size), of.step
@@ -115,15 +122,16 @@ def _place(session: Optional[Session]) -> tuple[Place, Optional[int]]:
 
 
 def _values_of(tensor: Any, name: str) -> Any:
-    """A contiguous torch tensor in host memory."""
+    """Returns the values as a contiguous torch tensor in host memory."""
     try:
         import torch
     except ImportError as error:
-        raise FailedPrecondition("assert_equal needs torch, by which ranks find each other") from error
+        raise FailedPrecondition("assert_equal needs torch, with which ranks find each other") from error
     try:
         values = tensor if isinstance(tensor, torch.Tensor) else torch.from_numpy(_contiguous(tensor))
     except (TypeError, ValueError, AttributeError) as error:
-        raise InvalidArgument(f"assert_equal({name!r}): neither a torch tensor nor a NumPy array that torch knows: {error}") from error
+        raise InvalidArgument(f"assert_equal({name!r}): neither a torch tensor nor a NumPy array of a type that "
+                              f"torch knows: {error}") from error
     if values.layout != torch.strided or values.is_quantized:
         raise InvalidArgument(f"assert_equal({name!r}): the tensor is {values.layout} of {values.dtype}; give a dense one")
     return values.detach().cpu().contiguous()
@@ -144,7 +152,7 @@ class _Compared(NamedTuple):
 
 
 class _Comparison:
-    """One call of assert_equal. All ranks see the same records, and so come to the same end."""
+    """One call of assert_equal. All ranks see the same records, so they come to the same result."""
 
     def __init__(self, place: Place, step: Optional[int], what: _Compared, deadline: float) -> None:
         self.place, self._step, self.deadline = place, step, deadline
@@ -210,7 +218,7 @@ class _Comparison:
         return error
 
     def _exchange(self, group: _group.Group, record: dict[str, Any]) -> list[Any]:
-        """What all ranks say, by rank."""
+        """Sends this rank's record to all others. Returns the records of all ranks, by rank."""
         own = json.dumps(record).encode()
         if len(own) > _RECORD_BYTES:
             raise InvalidArgument(f"the name or the shape is too long: {len(own)} bytes")
@@ -223,7 +231,7 @@ class _Comparison:
         return [json.loads(raw[at:at + _RECORD_BYTES]) for at in range(0, len(raw), _RECORD_BYTES)]
 
     def _wait(self, handle: _group.Handle) -> None:
-        # The operation's own time ends first, and says whom it waits for.
+        # The operation's own timeout ends first; its error names the rank that is missing.
         handle.wait(self._left_ms() + 10_000)
 
     def _left_ms(self) -> int:
@@ -231,7 +239,7 @@ class _Comparison:
 
 
 def _first_difference(own: Any, reference: Any, tolerance: float) -> Optional[int]:
-    """Where `own` differs first; None: nowhere."""
+    """Returns the first index at which `own` differs from `reference` by more than `tolerance`; None: nowhere."""
     import torch
 
     equal = own == reference

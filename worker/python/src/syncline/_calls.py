@@ -1,16 +1,18 @@
-"""Calls into the library that are under way: the handle they use is freed when it is closed and the last of them is over."""
+"""Counts the calls into the library that are under way, so that a closed session's handle is freed when the last of them is over."""
 from __future__ import annotations
 
 import ctypes
+import sys
 import threading
+import types
 from types import TracebackType
 from typing import Callable, Optional
 
-from syncline.errors import Dropped, Error, JobRefused, SessionClosed, Unavailable
+from syncline.errors import Dropped, Error, JobOver, JobRefused, SessionClosed, Unavailable
 
 
 class Call:
-    """One of them, as a context that gives the handle. A class, because a generator costs several microseconds a call."""
+    """One call, as a context manager that gives the handle. It is a class, because a generator costs several microseconds a call."""
 
     __slots__ = ("_calls", "_thread")
 
@@ -19,13 +21,15 @@ class Call:
         self._thread = threading.get_ident()
 
     def __enter__(self) -> ctypes.c_void_p:
-        return self._calls._begin(self._thread)
+        return self._calls._begin(self._thread, 2)
 
     def __exit__(self, kind: Optional[type[BaseException]], error: Optional[BaseException],
                  traceback: Optional[TracebackType]) -> None:
         try:
             if isinstance(error, (Dropped, JobRefused, Unavailable)):
                 self._calls.is_lost = True
+            if isinstance(error, JobOver):
+                self._calls.was_in_job = True
             if isinstance(error, Error) and self._calls.why_closed:
                 raise SessionClosed(self._calls.why_closed) from None
         finally:
@@ -33,31 +37,36 @@ class Call:
 
 
 class Calls:
-    """A session's handle and who uses it. Methods may be called by any thread, and by handlers of signals."""
+    """A session's handle and the threads that use it. Methods may be called by any thread and by signal handlers."""
 
     def __init__(self) -> None:
-        self._free: Callable[[ctypes.c_void_p], None] = _nothing  # set by close: before, it would keep the session alive
+        self._free: Callable[[ctypes.c_void_p], None] = _nothing  # set only by close, because it keeps the session alive
         self.handle: Optional[ctypes.c_void_p] = None
         self.why_closed = "the session was not opened"
-        self.is_lost = False  # by an error that ends a session
-        self._lock = threading.RLock()  # re-entrant: the handler of a signal may close what it interrupted
+        self.is_lost = False  # an error has ended the session
+        self.was_in_job = False  # the session has started, or its job was over when it came back (JobOver)
+        self.has_left = False  # the session was closed, or could not be opened
+        self._lock = threading.RLock()  # re-entrant: a signal handler may close the session whose call it interrupted
         self._changed = threading.Condition(self._lock)
-        self._under_way: dict[int, int] = {}  # by thread
+        self._under_way: dict[int, list[types.FrameType]] = {}  # by thread: the frames that make calls
 
     def open(self, handle: ctypes.c_void_p) -> None:
-        """From now on there may be calls."""
+        """Sets the handle. Calls may begin from now on."""
         self.handle, self.why_closed = handle, ""
 
     def call(self) -> Call:
-        """`with calls.call() as handle:`; SessionClosed once it is closed, also of an error that closing caused."""
+        """Returns a call to be used as `with calls.call() as handle:`.
+
+        It raises SessionClosed if the session is closed, also in place of an error that closing caused.
+        """
         return Call(self)
 
     def close(self, why: str, say_goodbye: Callable[[ctypes.c_void_p], None],
               free: Callable[[ctypes.c_void_p], None]) -> None:
-        """Refuses further calls, says goodbye, waits for the calls of other threads, and has the last of all free the handle.
+        """Refuses further calls, calls `say_goodbye`, waits for the calls of other threads, and lets the last call free the handle.
 
-        If it is closed already, waits until the handle is freed; not in a call, as the handler of a signal may be: it cannot
-        wait for what it interrupted.
+        If it is closed already, waits until the handle is freed. It does not wait within a call, where a signal handler may be: that
+        would wait for the call which it interrupted.
         """
         thread = threading.get_ident()
         with self._lock:
@@ -65,6 +74,7 @@ class Calls:
                 if thread not in self._under_way:
                     self._changed.wait_for(lambda: self.handle is None)
                 return
+            self._forget_broken_off()
             handle = self._begin(thread)
             self.why_closed, self._free = why, free
         try:
@@ -74,29 +84,46 @@ class Calls:
         finally:
             self._end(thread)
 
+    def _forget_broken_off(self) -> None:
+        """Removes calls that are over, but whose end an exception (Ctrl-C) kept from being recorded. They would keep the handle forever.
+
+        The frame of a call in progress is on the stack of its thread, perhaps below that of a signal handler.
+        """
+        stacks = sys._current_frames()
+        for thread, frames in list(self._under_way.items()):
+            live = set()
+            frame = stacks.get(thread)
+            while frame is not None:
+                live.add(frame)
+                frame = frame.f_back
+            frames[:] = [one for one in frames if one in live]
+            if not frames:
+                del self._under_way[thread]
+
     def forget(self, why: str) -> None:
-        """After a fork, in the child: the handle belongs to the parent."""
+        """Drops the handle in a forked child, without freeing it: it belongs to the parent."""
         self.handle, self.why_closed = None, why
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
         self._under_way = {}
 
-    def _begin(self, thread: int) -> ctypes.c_void_p:
+    def _begin(self, thread: int, depth: int = 1) -> ctypes.c_void_p:
+        """Begins a call. `depth` says which caller makes it (1: the function that calls this one). That caller must call _end before it returns."""
+        frame = sys._getframe(depth)
         with self._lock:
             if self.handle is None or self.why_closed:
                 raise SessionClosed(self.why_closed)
-            self._under_way[thread] = self._under_way.get(thread, 0) + 1
+            self._under_way.setdefault(thread, []).append(frame)
             return self.handle
 
     def _end(self, thread: int) -> None:
         with self._lock:
-            left = self._under_way[thread] - 1
-            is_last = bool(self.why_closed) and not left and len(self._under_way) == 1
-            if left:
-                self._under_way[thread] = left
-            elif not is_last:
-                del self._under_way[thread]
-            if self.why_closed:  # only close waits for calls
+            frames = self._under_way[thread]
+            frames.pop()
+            is_last = bool(self.why_closed) and not frames and len(self._under_way) == 1
+            if not frames and not is_last:
+                self._under_way.pop(thread, None)  # a signal handler may have closed it before this line
+            if self.why_closed:  # only close() waits for this
                 self._changed.notify_all()
         if is_last:
             self._free_handle()
@@ -113,4 +140,4 @@ class Calls:
 
 
 def _nothing(handle: ctypes.c_void_p) -> None:
-    """Frees nothing."""
+    """Does nothing."""

@@ -1,7 +1,7 @@
-"""Servers for a program that was told of none: `syncline serve --role all` as a child process.
+"""Starts servers for a program that was given no coordinator: `syncline serve --role all` as a child process.
 
-The child ends with this process, however that ends: a shell between the two waits for the end of its standard input,
-which only this process holds open. Standard output is the servers' alone, so that its end is theirs.
+The child ends with this process, however that ends: a shell between the two waits for the end of its standard input, which only this
+process holds open. Only the servers have the standard output open, so its end means that they have ended.
 """
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ import time
 from syncline._library import LogFunction, Options, binary_path, check, library
 from syncline.errors import Error, InvalidArgument, Unavailable
 
-# The signal goes to the group, in which nobody else is, and which the shell survives: the servers may have died long ago,
-# the shell has seen it, and their number may be another process's by now.
+# The shell signals its process group, which holds only itself and the servers, and survives the signal. It does not use the servers'
+# process id: they may have died long ago, and another process may have the id by now.
 _GUARD = """folder=$1; shift
 "$@" </dev/null & child=$!
 exec >/dev/null
@@ -31,7 +31,7 @@ wait $child; status=$?
 rm -rf "$folder"
 exit $status
 """
-# What of the program's settings is meant for servers, too. The others are of other servers, or of the session.
+# Settings of the environment that the servers also get. All others concern other servers or the session.
 _SETTINGS = ("SYNCLINE_CHECKPOINT_DIR", "SYNCLINE_ENGINE_THREADS", "SYNCLINE_ISA", "SYNCLINE_JOURNAL_DIR", "SYNCLINE_LOG_LEVEL",
              "SYNCLINE_MEMORY")
 _READY = re.compile(r"syncline: ready control=(\S+) admin=(\S+)")
@@ -40,7 +40,7 @@ STOP_SECONDS = 10.0
 
 
 def check_options(settings: Options) -> None:
-    """Of a session, before anything is started for it. What it has to say of them it says later, and once."""
+    """Checks a session's options before servers are started for it. Drops log lines: the session will log them later."""
     silent, handle = LogFunction(lambda *_: None), ctypes.c_void_p()
     library().syncline_options_set_log(settings.handle, silent, None)
     check(library().syncline_session_create(settings.handle, ctypes.byref(handle)))
@@ -48,14 +48,17 @@ def check_options(settings: Options) -> None:
 
 
 class EmbeddedServers:
-    """A coordinator and a server on free ports of loopback; `address` is the coordinator's."""
+    """A coordinator and a server in one child process, on free ports of loopback.
+
+    `address` is that of the coordinator, `admin` that of its admin port.
+    """
 
     def __init__(self, failure_timeout: str) -> None:
         self._folder = folder = tempfile.mkdtemp(prefix="syncline-")
         self._log = open(os.path.join(folder, "log"), "w+b")
         command = [str(binary_path()), "serve", "--role", "all", "--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0",
                    "--state-dir", folder, "--failure-timeout", failure_timeout]
-        # A session of its own: Ctrl-C is for the training program, which says goodbye to these servers first.
+        # It gets a session of its own, so that Ctrl-C reaches only the training program, which first leaves the job.
         self._process = subprocess.Popen(["/bin/sh", "-c", _GUARD, "syncline-servers", folder, *command], stdin=subprocess.PIPE,
                                          stdout=subprocess.PIPE, stderr=self._log, env=_environment(),
                                          start_new_session=True)
@@ -93,13 +96,13 @@ class EmbeddedServers:
         return self._log.read().decode(errors="replace").strip()[-1000:] or "nothing"
 
     def forget(self) -> None:
-        """In a forked child: the servers are the parent's."""
+        """Closes a forked child's copy of the pipe. The servers belong to the parent."""
         assert self._process.stdin is not None
         with contextlib.suppress(OSError):
             self._process.stdin.close()
 
     def stop(self) -> None:
-        """Safe to call again."""
+        """Stops the servers and waits for their end. May be called again."""
         assert self._process.stdin is not None and self._process.stdout is not None
         self._process.stdin.close()
         try:

@@ -1,8 +1,8 @@
-"""How a program ends that does not catch an error: one of Syncline's with a short traceback and the error's exit code.
+"""Ends programs that do not catch an error of Syncline with a short traceback and the error's exit code.
 
-Launchers and job controllers go by exit codes: 138 start again, 2 and 7 do not (docs/errors.md). Launchers also say why a
-worker failed, from the file that TORCHELASTIC_ERROR_FILE names: it is written here, whatever the exception, unless torch's
-`record` was there before.
+Launchers and job controllers use exit codes: they restart after 138, and not after 2 and 7 (docs/errors.md). Launchers also show why
+a worker failed, from the file that TORCHELASTIC_ERROR_FILE names. It is written here for any exception, unless torch's `record` has
+written it already.
 """
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _PACKAGE = str(Path(__file__).parent)
 
 
 def set_up() -> None:
-    """Once a session or an optimizer is made, not on import. What others have set as sys.excepthook still sees every exception.
+    """Sets sys.excepthook, when a session or an optimizer is made and not on import. The hook that was set before is still called.
 
     SYNCLINE_EXCEPTHOOK=0 leaves sys.excepthook alone.
     """
@@ -34,14 +34,14 @@ def set_up() -> None:
     def hook(kind: type[BaseException], error: BaseException, frames: Optional[types.TracebackType]) -> Any:
         ours = behind(error)
         shown = frames if ours is None else _without_ours(frames) or frames
-        with contextlib.suppress(OSError):  # there is nothing left to do about it
+        with contextlib.suppress(OSError):  # the program is about to end anyway
             _write_error_file(error.with_traceback(shown))
         before(kind, error, shown)
         code = _code_of_gpu(error) if ours is None else ours.exit_code
         if code is None:
             return
-        if not hasattr(sys, "ps1") and not sys.flags.inspect:  # Python stays, waiting for its user
-            # That of torch.distributed, which called this one, shows what it has collected only if this one returns.
+        if not hasattr(sys, "ps1") and not sys.flags.inspect:  # an interactive Python goes on
+            # The hook of torch.distributed, which called this one, prints what it has collected only if this one returns.
             if isinstance(sys.stderr, io.StringIO) and sys.__stderr__ is not None:
                 sys.__stderr__.write(sys.stderr.getvalue())
                 sys.__stderr__.flush()
@@ -52,7 +52,10 @@ def set_up() -> None:
 
 
 def _code_of_gpu(error: BaseException) -> Optional[int]:
-    """Where torch met the failure of a GPU before the session did. That it has no memory left is none, nor is a wrong setting."""
+    """Returns the exit code for a GPU's failure that torch met before the session did; None for other errors.
+
+    A lack of memory or a wrong setting is no failure of the GPU.
+    """
     said = str(error).partition("\n")[0]
     is_of_gpu = isinstance(error, RuntimeError) and said.startswith(("CUDA error: ", "HIP error: "))
     is_sound = any(words in said for words in ("out of memory", "invalid device ordinal", "no kernel image"))
@@ -60,7 +63,7 @@ def _code_of_gpu(error: BaseException) -> Optional[int]:
 
 
 def _write_error_file(error: BaseException) -> None:
-    """As torch's `record` does, which writes of exceptions only: not of Ctrl-C."""
+    """Writes the launcher's error file as torch's `record` does: for exceptions only, not for Ctrl-C."""
     path = os.environ.get("TORCHELASTIC_ERROR_FILE")
     if not path or not isinstance(error, Exception) or (os.path.exists(path) and os.path.getsize(path)):
         return
@@ -71,7 +74,7 @@ def _write_error_file(error: BaseException) -> None:
 
 
 def _without_ours(frames: Optional[types.TracebackType]) -> Optional[types.TracebackType]:
-    """The frames of the program; the last line of the error says what was wrong with its call."""
+    """Returns the traceback without Syncline's own frames. The error's message says what was wrong with the program's call."""
     if frames is None:
         return None
     rest = _without_ours(frames.tb_next)

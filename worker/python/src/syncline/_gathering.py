@@ -1,7 +1,7 @@
-"""How all ranks of a program come together for assert_equal, and again after one of them did not come, or died.
+"""Brings all ranks of a program together for assert_equal, also again after one of them did not come or died.
 
-Each says in torch.distributed's store that it is here, by a token of this attempt; rank 0 answers all tokens with the name of a new
-group (comm/collective). So no group is ever made of those who are gone: whoever gave up has taken its token back.
+Each rank announces itself in torch.distributed's store by a token of this attempt. Rank 0 answers all tokens with the name of a new
+group (comm/collective). A rank that gives up takes its token back, so no group is made with ranks that are gone.
 """
 from __future__ import annotations
 
@@ -26,26 +26,33 @@ class Place(NamedTuple):
 
 
 class Gathering:
-    """The group of all ranks, kept from call to call until an error ends it. One thread at a time."""
+    """The group of all ranks, which is kept from call to call until an error ends it. Not thread-safe."""
 
     def __init__(self) -> None:
         self._group: Optional[_group.Group] = None
-        self._own_store: Any = None  # where torch has none
+        self._own_store: Any = None  # used if torch.distributed has no default group
         self._serves_store = False
         self._process = os.getpid()
-        self._answered: dict[int, str] = {}  # of rank 0: the last token of each rank
+        self._answered: dict[int, str] = {}  # on rank 0: the last token of each rank that was answered
         self._asks = ""
+        self._is_making = False  # the other ranks make a group with this one
+        self.ended = 0  # number of groups that this rank has ended by an error, or by Ctrl-C
 
     def group(self, place: Place, deadline: float, asks: str) -> _group.Group:
-        """DeadlineExceeded with the `rank` that did not come until then, by the monotonic clock; its words end with what `asks` asks of it."""
-        if self._process != os.getpid():  # a forked child has none of it
+        """Returns the group, and makes one if there is none. `deadline` is a time of time.monotonic().
+
+        Raises DeadlineExceeded if a rank did not come until then; its `rank` names that rank, and its message ends with `asks`.
+        """
+        if self._process != os.getpid():  # a forked child cannot use its parent's group
             self.__init__()  # type: ignore[misc]
         self._asks = asks
         if self._group is None:
             store = self._store(place, deadline)
             try:
                 name = self._meet(store, place, deadline)
+                self._is_making = True
                 self._group = self._make(name, store, place, deadline)
+                self._is_making = False
             except (OSError, RuntimeError) as error:
                 if isinstance(error, Error):
                     raise
@@ -53,9 +60,11 @@ class Gathering:
         return self._group
 
     def drop(self) -> None:
-        """Ends the group, for all; the next call makes another one."""
+        """Ends the group on all ranks; the next call makes another one."""
         group, self._group = self._group, None
-        if not self._serves_store:  # where rank 0 was started again, it is another one
+        self.ended += group is not None or self._is_making
+        self._is_making = False
+        if not self._serves_store:  # a restarted rank 0 has another store
             self._own_store = None
         if group is not None:
             group.abort()
@@ -64,7 +73,7 @@ class Gathering:
         import torch.distributed as dist
 
         if not dist.is_available():
-            raise FailedPrecondition("ranks find each other by torch.distributed, which this torch has not")
+            raise FailedPrecondition("ranks find each other with torch.distributed, which this build of torch lacks")
         if dist.is_initialized():
             return dist.distributed_c10d._get_default_store()
         if self._own_store is None:
@@ -84,7 +93,7 @@ class Gathering:
         return self._own_store
 
     def _meet(self, store: Any, place: Place, deadline: float) -> str:
-        """The name of the group that all make now."""
+        """Announces this rank, and returns the name of the group that all ranks make now."""
         token = uuid.uuid4().hex
         store.set(f"{_KEYS}/here/{place.rank}", token)
         try:
@@ -95,11 +104,12 @@ class Gathering:
         finally:
             store.set(f"{_KEYS}/here/{place.rank}", "")
         if name.startswith(_ABSENT):
-            raise self._absent(int(name[len(_ABSENT):]), "it did not come in time, or had given up when this rank came")
+            raise self._absent(int(name[len(_ABSENT):]), "it did not arrive in time, or had given up when this "
+                                                         "rank arrived")
         return name
 
     def _answer(self, store: Any, place: Place, name: str, deadline: float) -> str:
-        """Of rank 0: tells all who are here the name, or who is not."""
+        """Tells all ranks that are here the group's name or, if one is missing, which. Only rank 0 calls it."""
         tokens = {}
         for rank in range(1, place.ranks):
             before = self._answered.get(rank)
@@ -113,13 +123,13 @@ class Gathering:
         return answer
 
     def _absent(self, rank: int, what: str) -> DeadlineExceeded:
-        error = DeadlineExceeded(f"rank {rank} was not met: {what}; {self._asks}")
+        error = DeadlineExceeded(f"rank {rank} is missing: {what}; {self._asks}")
         error.rank = rank
         return error
 
     @staticmethod
     def _await(store: Any, key: str, deadline: float, is_fine: Callable[[str], bool]) -> str:
-        """What the key is once that is fine; empty when the time is over."""
+        """Waits for a value of the key that `is_fine` accepts, and returns it; "" after the deadline."""
         while True:
             said = _look(store, key)
             if said and is_fine(said):
@@ -130,7 +140,7 @@ class Gathering:
 
     @staticmethod
     def _make(name: str, store: Any, place: Place, deadline: float) -> _group.Group:
-        from syncline.torch._meeting import await_key, network
+        from syncline.torch._backend.meeting import await_key, network
 
         def get(key: str, wait_ms: int) -> bytes:
             return await_key(store, f"{_KEYS}/{name}/{key}", wait_ms)
@@ -142,7 +152,7 @@ class Gathering:
 
 
 def number_of(variable: str, otherwise: int) -> int:
-    """Of the environment."""
+    """Returns the number in an environment variable, or `otherwise` if that is empty or not set."""
     value = os.environ.get(variable, "") or str(otherwise)
     if not value.isdecimal():
         raise InvalidArgument(f"{variable} is {value!r}, but must be a number")
@@ -150,8 +160,8 @@ def number_of(variable: str, otherwise: int) -> int:
 
 
 def _look(store: Any, key: str) -> str:
-    """Empty while the store has no such key."""
-    from syncline.torch._meeting import look
+    """Returns the value of a key, or "" while the store does not have it."""
+    from syncline.torch._backend.meeting import look
 
     return (look(store, key) or b"").decode()
 
@@ -162,7 +172,7 @@ def _first_absent(store: Any, place: Place) -> int:
 
 
 def _absence(rank: int) -> str:
-    """What is said in a name's place."""
+    """Returns the answer that replaces a group's name if `rank` is missing."""
     return f"{_ABSENT}{rank}"
 
 

@@ -1,4 +1,4 @@
-"""Memory for gradients that servers of this host read where it lies."""
+"""Allocates memory for gradients that servers on this host read directly, without a copy."""
 from __future__ import annotations
 
 import ctypes
@@ -18,17 +18,17 @@ _TYPES = {"float32": (FLOAT32, 4), "bfloat16": (BFLOAT16, 2), "float16": (FLOAT1
 
 
 class Allocator:
-    """What a Session has of it."""
+    """The part of Session that allocates such memory."""
 
     _calls: Calls
 
     def allocate(self, shape: Union[int, Sequence[int]], dtype: Any = "float32") -> Any:
-        """Zeros to put a gradient into: a torch tensor where `dtype` is one of torch's, otherwise a NumPy array.
+        """Returns zeros to hold a gradient: a torch tensor if `dtype` is one of torch's, otherwise a NumPy array.
 
-        Servers of this host read it where it lies instead of a copy, where mode is bsp without a quorum and the push codec is
-        what it holds ("fp32" of float32, "bf16" of bfloat16). Elsewhere it is memory like any other. Push the whole of it, and
-        write to it once `wait` has returned, or the session is over: in place, `gradient[:] = …` or `gradient.copy_(…)`. It may
-        outlive the session. Processes that are forked do not have it.
+        Servers on this host read the memory directly instead of a copy if the mode is bsp without a quorum and the push codec matches
+        the type ("fp32" for float32, "bf16" for bfloat16). Otherwise it is memory like any other. Push the whole array. Write to it in
+        place (`gradient[:] = …` or `gradient.copy_(…)`), and only once `wait` has returned or the session is over. The array may
+        outlive the session. Forked processes do not have the memory.
         """
         name = str(dtype if isinstance(dtype, str) else getattr(dtype, "__name__", dtype)).replace("torch.", "")
         if name not in _TYPES:

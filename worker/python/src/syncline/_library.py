@@ -1,6 +1,6 @@
-"""libsyncline.so: where it is, and the functions of worker/c/syncline.h as ctypes sees them.
+"""Loads libsyncline.so and gives its functions (worker/c/syncline.h) their ctypes signatures.
 
-ctypes releases the GIL during every call, so other Python threads go on while one waits.
+ctypes releases the GIL during every call, so other Python threads run while one waits.
 """
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import os
 from ctypes import POINTER, byref, c_char_p, c_double, c_float, c_int, c_int32, c_int64, c_size_t, c_uint32, c_uint64
 from ctypes import c_void_p
 from pathlib import Path
+from typing import Any
 
 from syncline.errors import error_of
 
@@ -56,7 +57,7 @@ class StatsStruct(ctypes.Structure):
     ]
 
 
-# Name: (result, arguments). A result of `Code` is checked by call().
+# By name: (result, arguments). Callers pass a result of type `Code` to check().
 Code = c_int
 _SIGNATURES = {
     "syncline_version": (c_char_p, []),
@@ -92,6 +93,8 @@ _SIGNATURES = {
     "syncline_loss_scale": (c_float, [c_void_p]),
     "syncline_rank": (c_uint32, [c_void_p]),
     "syncline_world_size": (c_uint32, [c_void_p]),
+    "syncline_begin_pass": (c_int, [c_void_p, c_int]),
+    "syncline_end_pass": (None, [c_void_p]),
     "syncline_report_loss": (None, [c_void_p, c_uint64, c_double, c_uint32]),
     "syncline_get_stats": (Code, [c_void_p, POINTER(StatsStruct)]),
     "syncline_device_codecs": (c_char_p, [c_void_p]),
@@ -103,13 +106,13 @@ _SIGNATURES = {
 
 
 def library_path() -> Path:
-    """$SYNCLINE_LIBRARY, otherwise the one that the wheel brought."""
+    """Returns the library's path: $SYNCLINE_LIBRARY or, if that is not set, the one in the wheel."""
     given = os.environ.get("SYNCLINE_LIBRARY")
     return Path(given) if given else PACKAGE / "lib" / "libsyncline.so"
 
 
 def binary_path() -> Path:
-    """The program `syncline`: $SYNCLINE_BINARY, otherwise the one that the wheel brought."""
+    """Returns the path of the program `syncline`: $SYNCLINE_BINARY or, if that is not set, the one in the wheel."""
     given = os.environ.get("SYNCLINE_BINARY")
     path = Path(given) if given else PACKAGE / "bin" / "syncline"
     if not path.is_file():
@@ -119,7 +122,7 @@ def binary_path() -> Path:
 
 @functools.lru_cache(maxsize=None)
 def library() -> ctypes.CDLL:
-    """The loaded library, its functions typed."""
+    """Loads the library, once, and returns it with typed functions."""
     path = library_path()
     try:
         loaded = ctypes.CDLL(str(path))
@@ -135,13 +138,24 @@ def library() -> ctypes.CDLL:
     return loaded
 
 
+def recorded(name: str, codes: list[int]) -> Any:
+    """The function of that name, which appends its result to `codes` in place of returning it.
+
+    ctypes does so before Python runs any other line, and so before it handles a signal: whatever Ctrl-C interrupts behind the call, `codes` says
+    whether there was one, and what came of it.
+    """
+    function = library()[name]  # an object of its own, as what it does with results is the object's
+    function.restype, function.argtypes = codes.append, getattr(library(), name).argtypes
+    return function
+
+
 def version() -> str:
-    """The version of the loaded library."""
+    """Returns the version of the loaded library."""
     return str(library().syncline_version().decode())
 
 
 def check(code: int) -> None:
-    """Raises what the calling thread's last failed call says, unless `code` is OK."""
+    """Raises the error of the calling thread's last failed call, unless `code` is OK."""
     if code:
         loaded = library()
         message = loaded.syncline_last_error().decode(errors="replace")
@@ -149,7 +163,7 @@ def check(code: int) -> None:
 
 
 class Options:
-    """syncline_options, freed with this object."""
+    """Owns a syncline_options, which starts with the settings of the environment."""
 
     def __init__(self) -> None:
         self.handle = c_void_p()
@@ -165,7 +179,7 @@ class Options:
         return str(value.decode())
 
     def free(self) -> None:
-        """Safe to call again."""
+        """Frees the options. May be called again."""
         if self.handle:
             library().syncline_options_free(self.handle)
             self.handle = c_void_p()

@@ -1,7 +1,7 @@
-"""What the library says goes to Python's logging, under the name "syncline".
+"""Passes the library's log lines to Python's logging, under the name "syncline".
 
-A program that has not set up logging sees it on standard error from level INFO on, or from the level in SYNCLINE_LOG
-(debug, info, warning, error). One that has sees what its own handlers and levels let through.
+If the program has not set up logging, lines from level INFO on go to standard error, or from the level in SYNCLINE_LOG (debug, info,
+warning, error). Otherwise the program's own handlers and levels decide.
 """
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _OF_LIBRARY = tuple(_LEVELS.values())  # by syncline_log_level
 
 
 def set_up() -> None:
-    """Once a session is made, not on import."""
+    """Sets up the logger. Called when a session is made, or a group that measures, not on import."""
     given = os.environ.get("SYNCLINE_LOG", "")
     if given and given.lower() not in _LEVELS:
         raise InvalidArgument(f"SYNCLINE_LOG={given}: there are {', '.join(_LEVELS)}")
@@ -32,5 +32,5 @@ def set_up() -> None:
 
 
 def log(_context: object, level: int, message: bytes) -> None:
-    """A syncline_log_function; called by the library's own threads."""
+    """Logs a line of the library. It is a syncline_log_function, which the library's own threads call."""
     logger.log(_OF_LIBRARY[min(level, len(_OF_LIBRARY) - 1)], "%s", message.decode(errors="replace"))

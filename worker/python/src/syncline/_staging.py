@@ -1,5 +1,7 @@
-"""Tensors of GPUs, and the calls of a session about them. Where the GPU runs the session's codecs, the session knows a tensor by
-its memory there (_on_device.py). Elsewhere what it reads and writes is a copy in pinned host memory:
+"""Tensors on GPUs, and the calls of a session about them.
+
+If the GPU runs the session's codecs, the session uses a tensor's memory on the GPU (_on_device.py). Otherwise it reads and writes a copy
+in pinned host memory:
 
     backward's stream   … gradient is there ─┐
     stream up                                └ copy to the host ─┐
@@ -8,77 +10,85 @@ its memory there (_on_device.py). Elsewhere what it reads and writes is a copy i
     stream down                                                             copy to the GPU ─┤
     the program's stream                                                          forward … ─┘
 
-Neither backward nor the program waits for a copy: the thread of a Line does, and makes the calls of a session in the order in
-which the program made them. What it hands to the session the GPU is through with, so that the session may write new weights at
-once. A gradient is copied by a stream of its own, while backward goes on, and weights by another one, while forward does.
+Neither backward nor the program waits for a copy. The thread of a Line waits, and makes the calls of a session in the order in which the
+program made them. The GPU no longer uses what the Line hands to the session, so the session may write new weights at once. One stream
+copies gradients while backward goes on; another one copies weights while forward does.
 """
 from __future__ import annotations
 
 import functools
 import logging
 import os
-import threading
-import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from queue import SimpleQueue
-from typing import Any, Callable, NamedTuple, Optional, Protocol, Union
+from typing import Any, Callable, Optional, Protocol, Union
 
 from syncline import _log, _on_device
 from syncline._library import library
+from syncline._line import Line
 from syncline._memory import Memory, memory_of
 from syncline._on_device import OnDevice
-from syncline.errors import DeadlineExceeded, InvalidArgument, SessionClosed
+from syncline.errors import InvalidArgument
 
 
 class Mark(Protocol):
-    """A place in a stream of a GPU."""
+    """A point in a stream of a GPU."""
 
     def synchronize(self) -> None:
-        """Returns once the GPU has come there."""
+        """Blocks until the GPU has reached it."""
 
     def query(self) -> bool:
-        """Whether it has."""
+        """Returns whether the GPU has reached it."""
 
 
 class Device(Protocol):
-    """What is needed of a GPU. "The program's stream" is the current one of the thread that calls."""
+    """What Syncline needs of a GPU. "The program's stream" is the current stream of the calling thread."""
 
     @property
     def number(self) -> int:
-        """What the session calls it (syncline.h); 0 where its codecs do not run on it."""
+        """Its number in the session (syncline.h); 0 if the session's codecs do not run on it."""
 
     @property
     def why_not(self) -> str:
-        """Why its number is 0."""
+        """Why its number is 0; "" if it is not."""
+
+    @property
+    def ordinal(self) -> int:
+        """Its number among the GPUs that this process sees."""
+
+    def stream(self) -> int:
+        """Returns CUDA's handle of the program's stream."""
 
     def address(self, tensor: Any) -> int:
-        """Where a tensor of it begins."""
+        """Returns the address of a tensor on it."""
 
     def dense(self, tensor: Any) -> Any:
-        """Its values, contiguous and aligned: itself, if it is that, otherwise a copy by the program's stream."""
+        """Returns the tensor if it is contiguous and aligned, otherwise a copy that is, made on the program's stream."""
 
     def host_like(self, tensor: Any) -> Any:
-        """Contiguous host memory of its shape and type, which the GPU reads and writes by itself."""
+        """Returns a contiguous host tensor of the same shape and type, in memory that the GPU reads and writes by itself."""
 
     def mark(self) -> Mark:
-        """All that the program's stream was told to do so far."""
+        """Returns a mark behind all work that was queued on the program's stream so far."""
 
     def to_host(self, host: Any, source: Any) -> Mark:
-        """Copies, once the program's stream is through with what it was told so far; the mark is behind the copy."""
+        """Queues a copy behind all work that was queued on the program's stream so far. The mark is behind the copy."""
 
     def to_device(self, target: Any, host: Any) -> Mark:
-        """Copies now, and lets the program's stream wait for it; the mark is behind the copy."""
+        """Begins a copy at once, and makes the program's stream wait for it. The mark is behind the copy."""
 
-    def bring(self, target: Any, host: Any, after: Mark) -> Mark:
-        """Copies, once the GPU has passed `after`; the mark is behind the copy. No stream of the program waits for it."""
+    def bring(self, target: Any, source: Any, after: Mark) -> Mark:
+        """Queues a copy from the host or from its own memory behind `after`. The mark is behind the copy.
+
+        No stream of the program waits for it.
+        """
 
     def follow(self, mark: Mark) -> None:
-        """The program's stream goes on behind the mark only."""
+        """Makes the program's stream wait for a mark."""
 
 
 class Cuda:
-    """A GPU that torch has under "cuda": NVIDIA's, or AMD's with ROCm."""
+    """A GPU that torch calls "cuda": one of NVIDIA, or of AMD with ROCm."""
 
     def __init__(self, device: Any) -> None:
         import torch
@@ -94,13 +104,13 @@ class Cuda:
         """See Device."""
         number = 1 + int(self._torch.device(self._device).index)
         if self._torch.version.hip is not None:
-            why = "the session's codecs run on CUDA devices, and this torch is ROCm's"
+            why = "the session's codecs run on CUDA devices, but this torch is built for ROCm"
         elif library().syncline_device_check(number):
             why = str(library().syncline_last_error().decode(errors="replace"))
         else:
             _log.logger.debug("%s: encodes gradients and decodes weights", self._device)
             return ""
-        level = logging.WARNING if os.environ.get("SYNCLINE_CUDA_MODULE") else logging.INFO  # somebody wants the GPU's codecs
+        level = logging.WARNING if os.environ.get("SYNCLINE_CUDA_MODULE") else logging.INFO  # the user wants the GPU's codecs
         _log.logger.log(level, "%s: gradients are copied to host memory and encoded there: %s", self._device, why)
         return why
 
@@ -108,6 +118,15 @@ class Cuda:
     def number(self) -> int:
         """See Device."""
         return 0 if self.why_not else 1 + int(self._torch.device(self._device).index)
+
+    @property
+    def ordinal(self) -> int:
+        """See Device."""
+        return int(self._torch.device(self._device).index)
+
+    def stream(self) -> int:
+        """See Device."""
+        return int(self._cuda.current_stream(self._device).cuda_stream)
 
     def address(self, tensor: Any) -> int:
         """See Device."""
@@ -128,32 +147,48 @@ class Cuda:
         return self._mark(self._cuda.current_stream(self._device))
 
     def _mark(self, stream: Any) -> Mark:
-        event: Mark = self._cuda.Event(blocking=True)  # whoever waits for it sleeps
+        event: Mark = self._cuda.Event(blocking=True)  # a thread that waits for it sleeps
         event.record(stream)  # type: ignore[attr-defined]
         return event
+
+    def _on(self, stream: Any, queue: Callable[[], Any]) -> None:
+        """Calls `queue` with `stream` as the current stream. An exception between any two lines leaves the program's streams current."""
+        # set_stream makes the stream's GPU the current one, too, so the last one of these is that of the present GPU.
+        before = (self._cuda.current_stream(self._device), self._cuda.current_stream())
+        try:
+            try:
+                self._cuda.set_stream(stream)
+                queue()
+            finally:
+                self._set(before)
+        finally:
+            self._set(before)  # again: the exception may have come in the lines above
+
+    def _set(self, streams: Iterable[Any]) -> None:
+        for stream in streams:
+            self._cuda.set_stream(stream)
 
     def to_host(self, host: Any, source: Any) -> Mark:
         """See Device."""
         self._up.wait_event(self.mark())
-        with self._cuda.stream(self._up):
-            host.copy_(source.detach(), non_blocking=True)
-        source.record_stream(self._up)  # its memory is nobody else's before the copy is made
+        self._on(self._up, functools.partial(host.copy_, source.detach(), non_blocking=True))
+        source.record_stream(self._up)  # torch must not reuse its memory before the copy is made
         return self._mark(self._up)
 
     def to_device(self, target: Any, host: Any) -> Mark:
         """See Device."""
-        with self._cuda.stream(self._down):
-            target.copy_(host, non_blocking=True)
+        self._on(self._down, functools.partial(target.copy_, host, non_blocking=True))
         copied = self._mark(self._down)
         self.follow(copied)
         return copied
 
-    def bring(self, target: Any, host: Any, after: Mark) -> Mark:
+    def bring(self, target: Any, source: Any, after: Mark) -> Mark:
         """See Device."""
         self._down.wait_event(after)
-        with self._cuda.stream(self._down):
-            target.copy_(host, non_blocking=True)
-        target.record_stream(self._down)  # its memory is nobody else's before the copy is made
+        self._on(self._down, functools.partial(target.copy_, source, non_blocking=True))
+        for one in (target, source):
+            if one.is_cuda:
+                one.record_stream(self._down)  # torch must not reuse its memory before the copy is made
         return self._mark(self._down)
 
     def follow(self, mark: Mark) -> None:
@@ -162,30 +197,29 @@ class Cuda:
 
 
 _devices: dict[Any, Device] = {}
-_making = threading.Lock()
 
 
 def device_of(array: Any, name: str) -> Optional[Device]:
-    """Of a torch tensor, unless it is in host memory. InvalidArgument names `name` where it is on something else than a GPU."""
+    """Returns the GPU of a torch tensor, or None for arrays in host memory.
+
+    Raises InvalidArgument, which names `name`, for tensors on any other device.
+    """
     if not hasattr(array, "data_ptr") or array.device.type == "cpu":
         return None
     if array.device.type != "cuda":
         raise InvalidArgument(f"{name}: is on {array.device}; only host memory and CUDA devices (ROCm's, too) are supported")
-    with _making:
-        if array.device not in _devices:
-            _devices[array.device] = Cuda(array.device)
-        return _devices[array.device]
+    return _devices.get(array.device) or _devices.setdefault(array.device, Cuda(array.device))
 
 
 class Staged:
-    """A tensor of a GPU, and the host memory that the session knows it by. Threads: one at a time."""
+    """A tensor on a GPU, and the host memory that the session uses instead. Not thread-safe."""
 
-    exist = False  # once one was made in this process
+    exist = False  # whether one was ever made in this process
 
     def __init__(self, device: Device, weights: Any, name: str, why: str) -> None:
-        self.why = why  # it is not known by its memory there
+        self.why = why  # reason why the session does not use its memory on the GPU
         self._device = device
-        self._weights = weights.data  # to be written without a word to autograd, as the session writes host memory
+        self._weights = weights.data  # autograd does not notice writes to .data, as with host memory
         self._host = device.host_like(weights)
         Staged.exist = True
         self._host.copy_(self._weights)
@@ -193,50 +227,60 @@ class Staged:
         self.device_name = str(weights.device)
         self._gradient: Any = None
         self._landed: Optional[Mark] = None
-        self._is_awaited = True
+        self._is_in_step = False  # from a call that begins one to the end of its wait
+        self._is_awaited = True  # the session may have written weights that have not landed
 
     def is_on(self, device: Device) -> bool:
-        """Whether its weights are there."""
+        """Returns whether its weights are on `device`."""
         return self._device is device
 
     def take(self, gradient: Any, name: str) -> tuple[Any, Memory, Mark]:
-        """A copy of a gradient of this GPU, where that lies, and when it is there. The memory is used again once it was waited for."""
+        """Begins to copy a gradient of this GPU to host memory. Returns the copy, its memory, and the mark behind the copy.
+
+        Its memory is used again for the next gradient once new weights have landed.
+        """
         own = self._gradient
         if own is None or self._is_awaited or own.shape != gradient.shape or own.dtype != gradient.dtype:
             own = self._gradient = self._device.host_like(gradient)
         return own, memory_of(own, name), self._device.to_host(own, gradient)
 
     def mark(self) -> Mark:
-        """Behind all that the program uses the weights for."""
+        """Returns a mark behind all uses of the weights by the program so far."""
         return self._device.mark()
 
     def await_weights(self) -> None:
-        """The session is about to write new weights."""
-        self._is_awaited = True
+        """Notes that the session is about to write new weights."""
+        self._is_in_step = self._is_awaited = True
 
     def lend(self) -> None:
-        """The session may write new weights: returns once the GPU no longer reads those that it wrote last."""
+        """Lets the session write new weights: blocks until the GPU no longer reads those that it wrote last."""
         if self._landed is not None:
             self._landed.synchronize()
         self._is_awaited = True
 
     def land(self) -> None:
-        """Copies new weights to the GPU, if there are any."""
+        """Copies new weights to the GPU, if the session may have written any."""
         if self._is_awaited:
-            self._is_awaited = False
             self._landed = self._device.to_device(self._weights, self._host)
+            self._is_in_step = self._is_awaited = False  # not before: after an exception the next call copies them
+
+    def take_back(self) -> None:
+        """Ends `lend`: does `land`, but weights of a step under way are still to come."""
+        if self._is_awaited:
+            self._landed = self._device.to_device(self._weights, self._host)
+            self._is_awaited = self._is_in_step
 
 
 Placed = Union[Staged, OnDevice]
 
 
 def check_settings() -> None:
-    """What the environment says must make sense wherever tensors are: the same program may meet a GPU elsewhere."""
-    _on_device.is_wanted()  # raises
+    """Raises InvalidArgument for wrong settings in the environment, even without a GPU: the program may meet one elsewhere."""
+    _on_device.is_wanted()
 
 
 def placed(weights: Any, name: str) -> Optional[Placed]:
-    """None for weights in host memory, which need none of this."""
+    """Returns how the session uses weights on a GPU; None for weights in host memory."""
     device = device_of(weights, name)
     if device is None:
         return None
@@ -244,89 +288,16 @@ def placed(weights: Any, name: str) -> Optional[Placed]:
     return Staged(device, weights, name, why_not) if why_not else OnDevice(device, weights, name)
 
 
-class _Call(NamedTuple):
-    tensors: Sequence[int]
-    marks: Sequence[Mark]
-    make: Callable[[], None]
-
-
-class Line:
-    """Calls that are made in their order, each when the GPU has passed its marks. After one has failed, none is made.
-
-    Threads: any may use it. The calls are made by one of its own, which begins with the first.
-    """
-
-    def __init__(self) -> None:
-        self._calls: SimpleQueue[Optional[_Call]] = SimpleQueue()
-        self._changed = threading.Condition()
-        self._left: Counter[int] = Counter()  # by tensor
-        self._error: Optional[Exception] = None
-        self._is_ended = False
-        self._thread: Optional[threading.Thread] = None
-
-    def put(self, tensors: Sequence[int], marks: Sequence[Mark], make: Callable[[], None]) -> None:
-        """`make` is called behind the marks, on behalf of these tensors. SessionClosed after `end`."""
-        with self._changed:
-            if self._is_ended:
-                raise SessionClosed("the session was closed")
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="syncline-line", daemon=True)
-                self._thread.start()
-            self._left.update(tensors)
-            self._calls.put(_Call(tensors, marks, make))
-
-    def holds(self, tensor: int) -> bool:
-        """Whether a call on behalf of the tensor was not made yet."""
-        with self._changed:
-            return self._left[tensor] > 0
-
-    def wait(self, tensor: Optional[int], timeout: Optional[float]) -> Optional[float]:
-        """Until all calls on behalf of the tensor were made (None: of all tensors); what is left of `timeout`.
-
-        Raises the error of the first call that failed, whatever it was about.
-        """
-        began = time.monotonic()
-        with self._changed:
-            is_made = self._changed.wait_for(lambda: self._error is not None or not self._holds(tensor), timeout)
-            if self._error is not None:
-                raise self._error.with_traceback(None)  # not also where it was raised before
-        if not is_made:
-            raise DeadlineExceeded(f"the GPU did not finish what was to be pushed within {timeout:g} s")
-        return None if timeout is None else max(0.0, timeout - (time.monotonic() - began))
-
-    def _holds(self, tensor: Optional[int]) -> bool:
-        return self._left[tensor] > 0 if tensor is not None else any(self._left.values())
-
-    def end(self) -> None:
-        """Its thread ends with the calls that were put so far."""
-        with self._changed:
-            self._is_ended = True
-            self._calls.put(None)
-
-    def _run(self) -> None:
-        while (call := self._calls.get()) is not None:
-            try:
-                for mark in call.marks:
-                    mark.synchronize()
-                if self._error is None:
-                    call.make()
-            except Exception as error:  # whoever waits is told; its frames would keep the session
-                self._error = error.with_traceback(None)
-            with self._changed:
-                self._left.subtract(call.tensors)
-                self._changed.notify_all()
-            del call  # what it holds, the session among it, is free while the thread waits for the next one
-
-
 class Stage:
-    """Those tensors of a session that are on GPUs. Without any, calls are made at once, and nothing is waited for."""
+    """The tensors of a session that are on GPUs. Without any, calls are made at once, and no method waits."""
 
     def __init__(self) -> None:
-        self._line = Line()
-        self._placed: dict[int, Placed] = {}  # by what the session calls them
+        self._line: Optional[Line] = None  # from the first tensor on
+        self._placed: dict[int, Placed] = {}  # by the session's number of the tensor
 
     def add(self, tensor: int, placed: Placed) -> None:
-        """Before the session starts."""
+        """Adds a tensor that is on a GPU. Call it before the session starts."""
+        self._line = self._line or Line()
         self._placed[tensor] = placed
 
     @property
@@ -336,56 +307,71 @@ class Stage:
 
     @property
     def on_device(self) -> int:
-        """How many of them the session knows by their memory on a GPU."""
+        """Number of tensors whose memory on a GPU the session uses."""
         return sum(isinstance(one, OnDevice) for one in self._placed.values())
 
     @property
     def why_copied(self) -> Counter[str]:
-        """Why the others are known by copies in host memory, and how many of them."""
+        """Reasons why the others are copied to host memory, and the number of tensors for each."""
         return Counter(one.why for one in self._placed.values() if isinstance(one, Staged))
 
     def take(self, tensor: int, name: str, gradient: Any) -> tuple[Any, Memory, list[Mark]]:
-        """A gradient as the session reads it, to be kept until it was waited for, where that lies, and when it is there."""
+        """Returns a gradient as the session reads it, its memory, and the marks behind the writes to it.
+
+        The caller keeps the gradient until it was waited for.
+        """
         if not self._placed or (device := device_of(gradient, name)) is None:
             return gradient, memory_of(gradient, name), []
         placed = self._placed.get(tensor)
         if placed is None or not placed.is_on(device):
             there = placed.device_name if placed else "the host"
-            raise InvalidArgument(f"{name}: a gradient on {gradient.device} for weights on {there}: give one that is there, or .cpu() of it")
+            raise InvalidArgument(f"{name}: a gradient on {gradient.device} for weights on {there}: pass one "
+                                  "that is there, or its .cpu()")
         taken, memory, mark = placed.take(gradient, name)
         return taken, memory, [mark]
 
-    def in_order(self, tensors: Sequence[int], marks: Sequence[Mark], make: Callable[[], None]) -> None:
-        """Makes a call that begins a step of the tensors, when GPUs have passed the marks and need their weights no more."""
-        if not self._placed:
-            return make()
+    def in_order(self, tensors: Sequence[int], marks: Sequence[Mark], make: Callable[[], None], codes: list[int]) -> None:
+        """Makes a call that begins a step of the tensors, once GPUs have passed the marks and no longer use their weights.
+
+        There must be tensors on GPUs. `codes` is not empty from the moment on from which the call will be made.
+        """
+        assert self._line is not None
         placed = self._of(tensors)
         for one in placed:
             one.await_weights()
-        # A gradient's mark comes behind what its weights were used for.
-        self._line.put(tensors, marks or [one.mark() for one in placed], make)
+        # The mark of a gradient lies behind all uses of its weights.
+        self._line.put(tensors, marks or [one.mark() for one in placed], make, codes)
 
     def settle(self, tensor: Optional[int] = None, timeout: Optional[float] = None) -> Optional[float]:
-        """Until the calls for the tensor (for all) were made; what is left of `timeout`. Raises the error of one that failed."""
-        return self._line.wait(tensor, timeout) if self._placed else timeout
+        """Blocks until all calls for the tensor were made (None: for all tensors). Returns what is left of `timeout`.
+
+        Raises the error of a call that failed.
+        """
+        return self._line.wait(tensor, timeout) if self._line else timeout
 
     def is_settled(self, tensor: int) -> bool:
-        """Whether all calls for the tensor were made."""
-        return not self._line.holds(tensor)
+        """Returns whether all calls for the tensor were made."""
+        return self._line is None or not self._line.holds(tensor)
 
     def land(self, tensors: Optional[Sequence[int]] = None) -> None:
-        """New weights, which the session has written, are to be on the GPU: of these tensors, or of all."""
+        """Brings new weights that the session has written to the GPU. None: of all tensors."""
         for placed in self._of(self._placed if tensors is None else tensors):
             placed.land()
 
     def lend(self, tensors: Optional[Sequence[int]] = None) -> None:
-        """The session may read and write the weights outside of a step, of these tensors, or of all; `land` follows."""
+        """Lets the session read and write weights outside a step, until `take_back`. None: of all tensors."""
         for placed in self._of(self._placed if tensors is None else tensors):
             placed.lend()
 
+    def take_back(self, tensors: Optional[Sequence[int]] = None) -> None:
+        """Ends `lend`, and brings new weights to the GPU. A step under way may write others until its wait. None: of all tensors."""
+        for placed in self._of(self._placed if tensors is None else tensors):
+            placed.take_back()
+
     def end(self) -> None:
-        """No call follows."""
-        self._line.end()
+        """Ends the thread. No call may follow."""
+        if self._line is not None:
+            self._line.end()
 
     def _of(self, tensors: Iterable[int]) -> list[Placed]:
         return [self._placed[tensor] for tensor in tensors if tensor in self._placed]

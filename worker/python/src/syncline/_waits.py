@@ -1,4 +1,4 @@
-"""Calls into the library that wait, without keeping Ctrl-C waiting."""
+"""Makes calls into the library that wait, so that Ctrl-C is handled meanwhile."""
 from __future__ import annotations
 
 import contextlib
@@ -11,22 +11,22 @@ from syncline._calls import Calls
 from syncline._library import check, library
 from syncline.errors import SessionClosed
 
-_SLICE_MS = 100  # how long a wait may keep Python from handling Ctrl-C
+_SLICE_MS = 100  # longest time that a wait keeps Python from handling Ctrl-C
 _DEADLINE_EXCEEDED = 4
 
 
 class Waits:
-    """Those of a session. Methods may be called by any thread."""
+    """The waiting calls of a session. Thread-safe."""
 
     def __init__(self, calls: Calls) -> None:
         self._calls = calls
 
     def whole(self, name: str, *arguments: Any) -> None:
-        """Makes a call that cannot wait in slices. Ctrl-C cancels it."""
+        """Makes a call that cannot wait in slices. On the main thread Ctrl-C cancels it."""
         if threading.current_thread() is not threading.main_thread():
             return self._make(name, *arguments)
         failure: list[BaseException] = []
-        is_over = threading.Event()  # Thread.join takes a thread for ended once Ctrl-C has interrupted it (before 3.13)
+        is_over = threading.Event()  # not Thread.join: before 3.13, once interrupted, it takes the thread for ended
 
         def run() -> None:
             try:
@@ -40,7 +40,7 @@ class Waits:
         try:
             is_over.wait()
         except BaseException:
-            with contextlib.suppress(SessionClosed):  # what interrupted it may have closed the session
+            with contextlib.suppress(SessionClosed):  # the interrupting signal handler may have closed the session
                 self._cancel_until(is_over)
             raise
         if failure:
@@ -55,13 +55,13 @@ class Waits:
             library().syncline_cancel(handle)
             try:
                 while not is_over.is_set():
-                    with contextlib.suppress(KeyboardInterrupt):  # a second one: the call ends as soon as it can
+                    with contextlib.suppress(KeyboardInterrupt):  # ignored: the call ends as soon as it can
                         is_over.wait()
             finally:
                 library().syncline_uncancel(handle)
 
     def in_slices(self, call: Callable[[ctypes.c_void_p, int], int], timeout: Optional[float]) -> None:
-        """Waits so that Python handles signals meanwhile: between two calls into the library."""
+        """Waits in short calls into the library. Python handles signals between two of them."""
         deadline = None if timeout is None else time.monotonic() + timeout
         while True:
             left = _SLICE_MS if deadline is None else max(0, int((deadline - time.monotonic()) * 1000))

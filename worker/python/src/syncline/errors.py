@@ -1,7 +1,7 @@
-"""What can go wrong, one class for each kind (docs/errors.md).
+"""The exceptions of Syncline, one class for each kind of failure (docs/errors.md).
 
-Every error says in one line what happened, where, and what to do. `exit_code` is what a training program should end
-with, so that launchers and job controllers know whether starting again helps: 138 it does, 2 and 7 it does not.
+Every message says in one line what happened, where, and what to do. `exit_code` is the code with which a training program should end,
+so that launchers and job controllers know whether a restart helps: after 138 it does, after 2 and 7 it does not.
 """
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Error(RuntimeError):
     """Any failure of Syncline."""
 
     exit_code: int = 1
-    # Of another process that it is about, in collective operations.
+    # In collective operations: the rank of the process that caused the error; None: it is not known.
     rank: Optional[int] = None
 
 
@@ -39,7 +39,7 @@ class NotFound(Error):
 
 
 class AlreadyExists(Error):
-    """Two tensors of one name."""
+    """Two tensors have the same name, or another process has this one's place."""
 
 
 class PermissionDenied(Error):
@@ -47,11 +47,11 @@ class PermissionDenied(Error):
 
 
 class ResourceExhausted(Error, MemoryError):
-    """This process or a server has not the memory; the message says which."""
+    """This process or a server lacks memory; the message says which."""
 
 
 class FailedPrecondition(Error):
-    """Calls in the wrong order, or something that the job does not keep."""
+    """Calls came in the wrong order, or asked for something that the job does not have."""
 
 
 class JobRefused(FailedPrecondition):
@@ -61,7 +61,7 @@ class JobRefused(FailedPrecondition):
 
 
 class JobOver(FailedPrecondition):
-    """This worker was away, and the others have finished the job meanwhile: nothing is left for it to do."""
+    """This worker was away, and the others have left the job meanwhile, so nothing is left to do."""
 
     exit_code = 144
 
@@ -77,25 +77,25 @@ class SessionClosed(FailedPrecondition):
 
 
 class Dropped(Error):
-    """This worker was dropped, being silent or without progress for too long. A new session joins again."""
+    """This worker was dropped because it was silent or made no progress for too long. A new session joins again."""
 
     exit_code = 138
 
 
 class Unavailable(Error):
-    """Servers or coordinator are not reached, or were lost. A new session may succeed."""
+    """The servers or the coordinator cannot be reached, or were lost. A new session may succeed."""
 
     exit_code = 5
 
 
 class DeviceFailed(Unavailable):
-    """A GPU of this process failed, or what ran on it, and the session with it. A new process may succeed; this one has lost it."""
+    """A GPU of this process or a program on it failed, and ended the session. A new process may succeed; this one cannot use the GPU."""
 
     exit_code = 8
 
 
 class DataLoss(Error):
-    """A file is damaged; nothing of it was taken."""
+    """A file or a message is damaged; nothing of it was used."""
 
 
 class Unauthenticated(Error):
@@ -103,8 +103,10 @@ class Unauthenticated(Error):
 
 
 class NotEqual(Error, AssertionError):
-    """`assert_equal` or a `check=` found that ranks differ. `rank` is the first that differs from rank 0, or from most others; None: it cannot
-    be said which."""
+    """`assert_equal` or a `check=` found that ranks differ.
+
+    `rank` is the first that differs from rank 0, or from most others; None: it is not known which.
+    """
 
     tensor: str = ""
     """Empty where it is not about a tensor."""
@@ -134,19 +136,19 @@ _BY_CODE: dict[int, type[Error]] = {
     15: DataLoss,
     16: Unauthenticated,
 }
-# Messages about two jobs of one name know the command line's --job only; programs choose a job in these ways.
+# Messages about two jobs of one name mention only the command line's --job; a program chooses its job in these ways.
 _OTHER_JOB = ' (choose a job by SYNCLINE_JOB, Session(job=…) or Optimizer(…, session={"job": …}))'
 _BY_EXIT_CODE: dict[int, type[Error]] = {kind.exit_code: kind for kind in (JobRefused, JobOver, VersionMismatch, DeviceFailed)}
 
 
 def error_of(code: int, message: str, exit_code: int) -> Error:
-    """The exception for a syncline_code, its message and its exit code."""
+    """Returns the exception for a syncline_code, its message and its exit code."""
     kind = _BY_EXIT_CODE.get(exit_code, _BY_CODE.get(code, Error))
     names_job = kind is JobRefused and re.search("another (--job|job of this name)", message)
     error = kind(message + _OTHER_JOB if names_job else message)
-    if exit_code > 1:  # 1 says nothing: the class knows better
+    if exit_code > 1:  # 1 is general: the class has a better one
         error.exit_code = exit_code
-    # What it knows without where it was raised, which would keep the memory of all that was called there.
+    # A copy without the traceback, which would keep alive all that the frames refer to.
     memo = type(error)(*error.args)
     memo.__dict__ = error.__dict__
     _latest.append(memo)
@@ -157,7 +159,7 @@ _latest: collections.deque[Error] = collections.deque(maxlen=16)
 
 
 def behind(error: BaseException) -> Optional[Error]:
-    """The Syncline error that `error` is, or that it tells of: torch makes RuntimeErrors of what fails inside DDP.
+    """Returns the Syncline error that `error` is or was made from, or None. Torch turns errors inside DDP into RuntimeErrors.
 
         try:
             loss.backward()

@@ -1,4 +1,4 @@
-"""Hugging Face's Trainer and accelerate, with Syncline's optimizer.
+"""Uses Syncline's optimizer with Hugging Face's Trainer and accelerate.
 
     optimizer = syncline.torch.Optimizer(model, "adamw", lr=5e-4, gradient="clip_global_norm=1")
     syncline.huggingface.train_alone()      # before TrainingArguments: Syncline connects the workers, not torch.distributed
@@ -22,29 +22,31 @@ _MIB = 2**20
 
 
 def train_alone() -> None:
-    """Takes what launchers say of other processes out of the environment, which Trainer and accelerate would start
-    torch.distributed with and wrap the model into DDP. After the optimizer was made, before TrainingArguments or Accelerator.
+    """Removes the launcher's variables about other processes from the environment.
+
+    Trainer and accelerate would otherwise start torch.distributed with them and wrap the model into DDP. Call it after the optimizer was
+    made, and before TrainingArguments or Accelerator.
     """
     for name in _LAUNCHER:
         os.environ.pop(name, None)
 
 
 class SynclineCallback(TrainerCallback):  # type: ignore[misc]
-    """Reports the loss to the servers (`syncline status`, metrics), and shows what was sent beside Trainer's own figures."""
+    """Reports the loss to the servers (`syncline status`, metrics), and adds the bytes that were sent to Trainer's logs."""
 
     def __init__(self, optimizer: Union[Optimizer, LocalSGD]) -> None:
         self._optimizer = optimizer
         self._began_at = optimizer.steps
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **more: Any) -> None:
-        """Refuses settings that would break in the first step."""
+        """Raises FailedPrecondition for settings that would fail in the first step."""
         if args.world_size > 1:
             raise FailedPrecondition("Trainer has started torch.distributed, whose DDP would average gradients once more; call "
                                      "syncline.huggingface.train_alone() before TrainingArguments")
         if isinstance(self._optimizer, Optimizer) and args.max_grad_norm:
             raise FailedPrecondition(
-                f"max_grad_norm={args.max_grad_norm} clips gradients that are on their way to the servers; give TrainingArguments("
-                f'max_grad_norm=0), and Optimizer(…, gradient="clip_global_norm={args.max_grad_norm}")')
+                f"max_grad_norm={args.max_grad_norm} would clip gradients that are already on their way to the "
+                f'servers; give TrainingArguments(max_grad_norm=0), and Optimizer(…, gradient="clip_global_norm={args.max_grad_norm}")')
         if isinstance(self._optimizer, Optimizer) and args.gradient_accumulation_steps > 1:
             raise FailedPrecondition(
                 f"gradient_accumulation_steps={args.gradient_accumulation_steps}: Trainer has no no_sync() here; leave it at 1, and give "
@@ -54,7 +56,7 @@ class SynclineCallback(TrainerCallback):  # type: ignore[misc]
             self._optimizer.let_norms_be_read()  # as Trainer does
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **more: Any) -> None:
-        """Adds figures to Trainer's."""
+        """Reports the loss, and adds the bytes that were sent and the number of workers to Trainer's logs."""
         if logs is None or "loss" not in logs:
             return
         session = self._optimizer.session
@@ -65,7 +67,7 @@ class SynclineCallback(TrainerCallback):  # type: ignore[misc]
         logs["workers"] = stats.members
 
     def on_train_end(self, args: Any, state: Any, control: Any, **more: Any) -> None:
-        """One line about the run."""
+        """Logs one line about the run."""
         stats, steps = self._optimizer.session.stats, self._optimizer.steps - self._began_at
         values = sum(parameter.numel() for group in self._optimizer.param_groups for parameter in group["params"])
         dense = 4 * values * steps

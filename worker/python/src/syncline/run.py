@@ -1,4 +1,4 @@
-"""The launcher: `python -m syncline.run …` is `syncline run …`, and the command `syncline` is the program itself."""
+"""The launcher: `python -m syncline.run …` runs `syncline run …`, and the wheel's command `syncline` runs the program itself."""
 from __future__ import annotations
 
 import os
@@ -8,7 +8,7 @@ from syncline._library import binary_path
 
 
 def execute(arguments: list[str]) -> None:
-    """Becomes the bundled program, which starts scripts with this interpreter; returns never."""
+    """Replaces this process by the bundled program, which starts scripts with this interpreter. Never returns."""
     os.environ.setdefault("PYTHON_EXEC", sys.executable)
     try:
         binary = str(binary_path())
@@ -18,7 +18,7 @@ def execute(arguments: list[str]) -> None:
 
 
 def syncline() -> None:
-    """The command `syncline` of the wheel."""
+    """Runs the wheel's command `syncline`."""
     execute(sys.argv[1:])
 
 

@@ -8,71 +8,62 @@
             session.push_pull(w, weights - 3, samples=1)
             session.wait(w)                   # just before the weights are read
 
-Every step takes, of every trained tensor, one push_pull or one skip. A tensor's weights and gradient belong to the
-session between push_pull and the end of wait.
+In every step, each trained tensor needs one push_pull or one skip. A tensor's weights and gradient belong to the session between
+push_pull and the end of wait.
 """
 from __future__ import annotations
 
-import atexit
 import contextlib
 import ctypes
 import functools
-import gc
 import logging
 import os
 import sys
 import threading
 import time
-import weakref
 from collections.abc import Iterable
 from ctypes import byref
-from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Callable, Optional, Union
 
-from syncline import _exit, _lent, _log, _names, _staging
+from syncline import _account, _exit, _lent, _log, _names, _open_sessions, _staging
 from syncline._calls import Calls
 from syncline._durations import milliseconds, seconds_of
 from syncline._embedded import EmbeddedServers, check_options
 from syncline._library import (FLOAT32, LogFunction, Options, TensorStruct, check, library)
 from syncline._memory import Memory, is_writable, memory_of
 from syncline._report import Progress, Stats, report as report_of, stats_of, summary
+from syncline._tensor import Tensor as Tensor, check_samples, encoded_name  # the Tensor for others, too
 from syncline._waits import Waits
-from syncline.errors import Error, FailedPrecondition, InvalidArgument, SessionClosed
+from syncline.errors import Error, InvalidArgument, SessionClosed
 
-_MAX_SAMPLES = 2**32 - 1
 _AFTER_CLOSE = ("step", "rank", "world_size")
 
 Option = Union[str, int, float, None]
 
 
-@dataclass(frozen=True)
-class Tensor:
-    """A declared tensor. `weights` is the array that was declared: the session writes into it."""
-
-    id: int
-    name: str
-    weights: Any
-    memory: Memory
-    frozen: bool
-
-
 class Session(_lent.Allocator):
-    """A process's place in a job. Methods may be called by any thread, for each tensor by one at a time.
+    """A process's place in a job. Thread-safe, but only one thread at a time may use the same tensor.
 
-    Options, all of them strings or numbers: coordinator ("HOST:PORT"), job, run_id, rejoin (1: this rank was in the run before; `JobOver` where
-    the others have left it), rank, world_size, optimizer ("adamw:lr=0.001"), state, schedule ("cosine:total_steps=1000"), gradient
-    ("clip_global_norm=1"), loss_scaling ("torch"), nonfinite_steps ("skip"), accumulate_steps, accumulate_on, aggregation, mode ("ssp:3",
-    "bsp:quorum=3"), push ("topk:ratio=0.01"), publish ("int8"), preset ("sparseloco": sets optimizer, push and publish), codec_threads (threads
-    that encode and decode beside the one that sends; "auto": half of the cores, 4 at most; 0: none), checkpoint_every ("500 steps"), durability
-    ("disk") and the other settings that all workers of a job say alike (docs/settings.md), failure_timeout ("10s"), start_timeout ("10m"),
-    tls_cert, tls_key, tls_ca. What is not given comes from the environment that `syncline run`, torchrun, Slurm, Kubernetes and Open MPI set.
+    Options are strings or numbers:
 
-    A program may have several sessions: where no job is named, the second one's is the environment's name and "-2", and so on. `job`
-    says which it is.
+    - The job, and this process's place in it: coordinator ("HOST:PORT"), job, run_id, rank, world_size, tls_cert, tls_key, tls_ca, and
+      rejoin (1: this rank was in the run before; raises `JobOver` if the others have left it).
+    - Training: optimizer ("adamw:lr=0.001"), state, schedule ("cosine:total_steps=1000"), gradient ("clip_global_norm=1"), loss_scaling
+      ("torch"), nonfinite_steps ("skip"), accumulate_steps, accumulate_on, aggregation, mode ("ssp:3", "bsp:quorum=3").
+    - Encodings: push ("topk:ratio=0.01"), publish ("int8"), preset ("sparseloco": sets optimizer, push and publish), codec_threads
+      (threads that encode and decode beside the one that sends; "auto": half of the cores, 4 at most; 0: none).
+    - Checkpoints: checkpoint_every ("500 steps"), durability ("disk").
+    - Timeouts: failure_timeout ("10s"), start_timeout ("10m").
+    - The other settings that must be the same on all workers of a job (docs/settings.md).
 
-    Without a coordinator, neither as an option nor in SYNCLINE_COORDINATOR, the session starts servers of its own as
-    a child process, which ends with this one.
+    Options that are not given come from the environment that `syncline run`, torchrun, Slurm, Kubernetes and Open MPI set.
+
+    A program may have several sessions. If no job is named, the job of the second one is the environment's name with "-2", and so on;
+    the attribute `job` has the name.
+
+    Without a coordinator, neither as an option nor in SYNCLINE_COORDINATOR, the session starts its own servers as a child process,
+    which ends with this one.
     """
 
     steps_are = "steps"
@@ -84,15 +75,14 @@ class Session(_lent.Allocator):
         self._waits = Waits(self._calls)
         self._servers: Optional[EmbeddedServers] = None
         self._tensors: list[Tensor] = []
-        self._trained = 0  # so many of them are not frozen
         self._log = LogFunction(_log.log)
-        # What the session may still read, by tensor: from push_pull until wait has returned.
+        # By tensor: arrays that the session may still read, from push_pull until wait has returned.
         self._gradients: dict[int, list[Any]] = {}
-        self._last: dict[str, Any] = {}  # what may be asked after close, too
-        self._states: list[Any] = []  # of optimizers, until start has returned
-        self._stage = _staging.Stage()  # of tensors on GPUs
+        self._last: dict[str, Any] = {}  # values that stay readable after close
+        self._states: list[Any] = []  # arrays of set_state, kept until start has returned
+        self._stage = _staging.Stage()  # the tensors that are on GPUs
         self._progress = Progress()
-        self._begun: set[int] = set()  # tensors that were pushed or skipped in a step that others have yet to begin
+        self.account = _account.Account()
         _log.set_up()
         _exit.set_up()
         _staging.check_settings()
@@ -103,7 +93,7 @@ class Session(_lent.Allocator):
                     settings[key] = value
             if options.get("coordinator") is None and not os.environ.get("SYNCLINE_COORDINATOR"):
                 self._start_servers(settings)
-            place = settings["coordinator"], settings["rank"]
+            place = settings["coordinator"] if self._servers is None else _names.EMBEDDED, settings["rank"]
             self.job = settings["job"] = _names.take(self._calls, place, settings["job"], options.get("job"))
             library().syncline_options_set_log(settings.handle, self._log, None)
             handle = ctypes.c_void_p()
@@ -116,7 +106,7 @@ class Session(_lent.Allocator):
         finally:
             settings.free()
         self._calls.open(handle)
-        _open_sessions.add(self)
+        _open_sessions.all_open.add(self)
 
     def _start_servers(self, settings: Options) -> None:
         workers = settings["world_size"]
@@ -127,8 +117,9 @@ class Session(_lent.Allocator):
         certificates = [key for key in ("tls_cert", "tls_key", "tls_ca", "identities") if settings[key]]
         if certificates:
             raise InvalidArgument(
-                f"{certificates[0]} is set (SYNCLINE_{certificates[0].upper()}) but no coordinator: set SYNCLINE_COORDINATOR="
-                "HOST:PORT, or unset it, as servers of the program's own, on loopback, have no certificates")
+                f"{certificates[0]} is set (SYNCLINE_{certificates[0].upper()}) but no coordinator: set "
+                "SYNCLINE_COORDINATOR=HOST:PORT, or unset it: the servers that a program starts for itself, on "
+                "loopback, have no certificates")
         check_options(settings)
         self._servers = EmbeddedServers(settings["failure_timeout"])
         settings["coordinator"] = self._servers.address
@@ -148,7 +139,7 @@ class Session(_lent.Allocator):
             self._stop_servers()
         finally:
             _names.leave(self._calls)
-            _open_sessions.discard(self)
+            _open_sessions.all_open.discard(self)
             self._gradients.clear()
 
     def _ask(self, name: str) -> Any:
@@ -165,58 +156,61 @@ class Session(_lent.Allocator):
 
     def declare(self, name: str, weights: Any, *, learning_rate_scale: float = 1, options: str = "", state: str = "",
                 frozen: bool = False) -> Tensor:
-        """Declares a tensor: a NumPy array or a torch tensor, contiguous, float32, bfloat16 or float16; torch's may be on a GPU,
-        which encodes and decodes it where it can (docs/pytorch.md).
+        """Declares a tensor: a contiguous NumPy array or torch tensor of float32, bfloat16 or float16.
 
-        It holds the initial values now, and new weights from `start` on. Every worker declares the same tensors in
-        the same order, front layers first. `options` stand in place of the job's ("weight_decay=0"). A frozen tensor
-        is received once and never pushed.
+        A torch tensor may be on a GPU, which encodes and decodes it if it can (docs/pytorch.md). `weights` holds the initial values
+        now, and new weights from `start` on. Every worker declares the same tensors in the same order, front layers first. `options`
+        replace those of the job's optimizer ("weight_decay=0"). A frozen tensor is received once and never pushed.
         """
         placed = _staging.placed(weights, name)
         memory = memory_of(weights, name) if placed is None else placed.memory
-        if not learning_rate_scale > 0:  # the library takes 0 for "not set"
+        if not learning_rate_scale > 0:  # in the library 0 means "not set"
             raise InvalidArgument(f"{name}: a learning rate of {learning_rate_scale:g} times the job's; freeze it instead")
         if not is_writable(weights):
-            raise InvalidArgument(f"{name}: the array is read-only, and new weights could not land in it")
+            raise InvalidArgument(f"{name}: the array is read-only, so new weights could not be written to it")
         shape = (ctypes.c_uint64 * len(memory.shape))(*memory.shape)
         struct = TensorStruct(
-            ctypes.sizeof(TensorStruct), name.encode(), len(memory.shape), shape, memory.dtype, memory.address,
+            ctypes.sizeof(TensorStruct), encoded_name(name), len(memory.shape), shape, memory.dtype, memory.address,
             learning_rate_scale, options.encode() or None, state.encode() or None, int(frozen), memory.device)
         number = ctypes.c_uint32()
         self._do("declare", byref(struct), byref(number))
-        tensor = Tensor(number.value, name, weights, memory, frozen)
+        tensor = Tensor(number.value, name, weights, memory, frozen, self._calls)
         if placed is not None:
             self._stage.add(tensor.id, placed)
+            self.account.is_of_line = True
         self._tensors.append(tensor)
-        self._trained += not frozen
+        self.account.add(tensor.id, frozen)
         return tensor
 
     def set_state(self, tensor: Tensor, updates: int, arrays: Iterable[Any]) -> None:
-        """What the tensor's optimizer begins with where the job has nothing yet: all its arrays after so many updates.
+        """Gives the state with which the tensor's optimizer begins if the job has none yet: all its arrays after `updates` updates.
 
-        Arrays are float32 of the tensor's shape, in the order of the optimizer's slots (server/optimizer). Before `start`,
-        by all workers the same.
+        Arrays are float32 of the tensor's shape, in the order of the optimizer's slots (server/optimizer). Call it before `start`, with
+        the same values on all workers.
         """
+        tensor.of(self._calls)
         memories = [self._float32(tensor, array, "optimizer state") for array in arrays]
         addresses = (ctypes.c_void_p * len(memories))(*(memory.address for memory in memories))
         self._states.append(arrays)
         self._do("set_state", tensor.id, updates, addresses, len(memories))
 
     def _float32(self, tensor: Tensor, array: Any, what: str) -> Memory:
+        tensor.of(self._calls)
         memory = memory_of(array, tensor.name)
         if memory.shape != tensor.memory.shape or memory.dtype != FLOAT32:
             raise InvalidArgument(f"{tensor.name}: {what} is float32 of shape {list(tensor.memory.shape)}")
         return memory
 
     def start(self, timeout: Optional[float] = None) -> None:
-        """Joins the job and waits until all weights hold its values. The first worker's values are the job's.
+        """Joins the job and waits until all weights hold its values. The job begins with the first worker's values.
 
-        `timeout` in seconds, here and everywhere; None: as long as it takes (and the option start_timeout allows).
+        `timeout` is in seconds, here and in all methods. None: no limit but the option start_timeout.
         """
         self._stage.lend()
         self._waits.whole("start", milliseconds(timeout))
         self._states.clear()
-        self._stage.land()
+        self._calls.was_in_job = True
+        self._stage.take_back()
         self._progress = Progress(self.stats)
 
     # ---- steps ----
@@ -224,52 +218,61 @@ class Session(_lent.Allocator):
     def push_pull(self, tensor: Tensor, gradient: Any, samples: int = 1) -> None:
         """Hands over the gradient of one step, the mean over `samples` samples, and returns at once.
 
-        `gradient` has the tensor's shape and stays unchanged until `wait` has returned. The session keeps it so long. It is where
-        the weights are, or in host memory.
+        `gradient` has the tensor's shape, and is on the device of the weights or in host memory. The caller must not change it before
+        `wait` has returned; the session keeps a reference until then.
         """
+        tensor.of(self._calls)
         gradient, memory, marks = self._stage.take(tensor.id, tensor.name, gradient)
         if memory.shape != tensor.memory.shape:
             raise InvalidArgument(
                 f"{tensor.name}: a gradient of shape {list(memory.shape)} for weights of shape {list(tensor.memory.shape)}")
-        _check_samples(tensor.name, samples)
-        self._stage.in_order([tensor.id], marks, functools.partial(self._push, tensor, gradient, memory, samples))
+        check_samples(tensor.name, samples)
+        codes = self.account.codes[tensor.id]
+        codes.clear()
+        if self._stage.is_empty:
+            return self._push(tensor, gradient, memory, samples, codes)
+        # An error is raised by the wait.
+        self._stage.in_order([tensor.id], marks, functools.partial(self._push, tensor, gradient, memory, samples, []), codes)
 
-    def _push(self, tensor: Tensor, gradient: Any, memory: Memory, samples: int) -> None:
+    def _push(self, tensor: Tensor, gradient: Any, memory: Memory, samples: int, codes: list[int]) -> None:
         held = self._gradients.setdefault(tensor.id, [])
         held.append(gradient)
+        is_first = self.account.is_between_steps()
         try:
-            self._do("push_pull_from", tensor.id, memory.address, memory.dtype, memory.device, samples)
+            _account.call(self._calls, "push_pull_from", codes, tensor.id, memory.address, memory.dtype, memory.device, samples)
         except Error:
             held.pop()
             raise
+        self.account.note([tensor.id])
         del held[:-1]
-        self._progress.push(memory.shape, 0 if self._begun else samples)  # the first one's are the step's
-        self._begin([tensor.id])
+        self._progress.push(memory.shape, samples if is_first else 0)  # the first one's are the step's
 
     def scale_learning_rate(self, tensor: Tensor, factor: float) -> None:
-        """What the servers multiply the tensor's learning rate with, from its next push_pull on: 0 to 1e6.
+        """Sets the factor by which the servers multiply the tensor's learning rate, from its next push_pull on: 0 to 1e6.
 
-        For schedules that the program computes. It travels with the gradient and is the same on all workers; where it is
-        not, the one that joined the job first decides. Not between push_pull and wait.
+        It is for schedules that the program computes. The factor travels with the gradient and must be the same on all workers; if
+        not, the worker that joined the job first decides. Do not call it between push_pull and wait.
         """
+        tensor.of(self._calls)
         self._do("scale_learning_rate", tensor.id, factor)
 
     def skip(self, tensors: Iterable[Tensor]) -> None:
-        """Instead of push_pull: no gradient of these tensors in this step. All of them or, after an error, none."""
-        ids = [tensor.id for tensor in tensors]
-        self._stage.in_order(ids, [], functools.partial(self._skip, ids))
+        """Says that these tensors have no gradient in this step. Replaces push_pull. An error means that none was skipped."""
+        ids = [tensor.of(self._calls) for tensor in tensors]
+        codes = self.account.skip_codes
+        codes.clear()
+        if self._stage.is_empty:
+            return self._skip(ids, codes)
+        self._stage.in_order(ids, [], functools.partial(self._skip, ids, []), codes)
 
-    def _skip(self, ids: list[int]) -> None:
-        self._do("skip", (ctypes.c_uint32 * len(ids))(*ids), len(ids))
-        self._begin(ids)
-
-    def _begin(self, ids: list[int]) -> None:
-        self._begun.update(ids)
-        if len(self._begun) == self._trained:
-            self._begun.clear()  # of the step after: nothing yet
+    def _skip(self, ids: list[int], codes: list[int]) -> None:
+        self.account.is_between_steps()
+        _account.call(self._calls, "skip", codes, (ctypes.c_uint32 * len(ids))(*ids), len(ids))
+        self.account.note(ids)
 
     def wait(self, tensor: Tensor, timeout: Optional[float] = None) -> None:
         """Blocks until the weights include every member's contribution to the step that was pushed last."""
+        tensor.of(self._calls)
         timeout = self._stage.settle(tensor.id, timeout)
         self._waits.in_slices(lambda handle, ms: int(library().syncline_wait(handle, tensor.id, ms)), timeout)
         if self._gradients.pop(tensor.id, None):
@@ -277,7 +280,7 @@ class Session(_lent.Allocator):
         self._stage.land([tensor.id])
 
     def wait_all(self, timeout: Optional[float] = None) -> None:
-        """`wait` for all tensors."""
+        """Does `wait` for all tensors."""
         timeout = self._stage.settle(timeout=timeout)
         self._waits.in_slices(lambda handle, ms: int(library().syncline_wait_all(handle, ms)), timeout)
         if self._gradients:
@@ -287,7 +290,7 @@ class Session(_lent.Allocator):
 
     def is_ready(self, tensor: Tensor) -> bool:
         """Whether `wait` would return at once."""
-        if not self._stage.is_settled(tensor.id):
+        if not self._stage.is_settled(tensor.of(self._calls)):
             return False
         with self._calls.call() as handle:
             return bool(library().syncline_is_ready(handle, tensor.id) == 1)
@@ -299,94 +302,100 @@ class Session(_lent.Allocator):
         self._waits.whole("pull_average", tensor.id, memory.address, milliseconds(timeout))
 
     def pull_state(self, tensor: Tensor, array: int, out: Any, timeout: Optional[float] = None) -> int:
-        """Reads an array of the tensor's optimizer state into `out`, a float32 array of its shape, and returns of how many
-        updates it is. Of adam 0 is the mean and 1 the variance. It is that after all steps that this worker has pushed: in mode
-        ssp it waits until others have come to them, and the weights are of that step afterwards. FailedPrecondition in mode asp.
+        """Reads an array of the tensor's optimizer state into `out`, a float32 array of its shape.
+
+        Returns the number of updates that made it. `array` numbers the optimizer's slots; adam has the mean in 0 and the variance in 1.
+        The state is that after all steps which this worker has pushed. In mode ssp it waits until the other workers have come to them,
+        and the weights are of that step afterwards. Raises FailedPrecondition in mode asp.
         """
         memory = self._float32(tensor, out, "optimizer state")
         updates = ctypes.c_uint64()
         timeout = self._stage.settle(timeout=timeout)
         self._stage.lend([tensor.id])
         self._waits.whole("pull_state", tensor.id, array, memory.address, byref(updates), milliseconds(timeout))
-        self._stage.land([tensor.id])
+        self._stage.take_back([tensor.id])
         return int(updates.value)
 
     # ---- what is going on ----
 
     @property
     def step(self) -> int:
-        """The number of the step that this worker computes now; of a running job that it joined, not 0. After close the last."""
+        """The number of the step that this worker computes now. It does not begin at 0 in a running job. After close: the last one."""
         if not self._calls.why_closed:
             self._stage.settle()
         return int(self._ask("step"))
 
     @property
     def loss_scale(self) -> float:
-        """What to multiply the loss of this step with; 1 without loss scaling."""
+        """The factor by which to multiply the loss of this step; 1 without loss scaling."""
         return float(self._ask("loss_scale"))
 
     @property
     def rank(self) -> int:
-        """Which worker this is."""
+        """This worker's rank."""
         return int(self._ask("rank"))
 
     @property
     def world_size(self) -> int:
-        """With how many workers the job began."""
+        """The number of workers with which the job began."""
         return int(self._ask("world_size"))
 
     @property
     def device_codecs(self) -> int:
-        """How many tensors are known by their memory on a GPU, which encodes and decodes them; 0 where copies in host memory are."""
+        """Number of tensors that a GPU encodes and decodes in its own memory. Tensors that are copied to host memory do not count."""
         return self._stage.on_device
 
     @property
     def stats(self) -> Stats:
-        """Figures so far."""
+        """Statistics so far."""
         with self._calls.call() as handle:
             return stats_of(handle, self._stage.why_copied)
 
+    def figures(self) -> tuple[Stats, Progress]:
+        """Returns the statistics, and what the program has pushed since `start`, for progress bars."""
+        return self.stats, self._progress
+
     def report(self) -> str:
-        """What a step took on this worker and where the time went, in lines to print."""
+        """Returns lines to print: how long a step took on this worker, and where the time went."""
         return report_of(self.rank, self.stats)
 
     def report_loss(self, loss: float, step: Optional[int] = None, samples: int = 1) -> None:
-        """For `syncline status`, metrics and `syncline lr-range`. `step` is the present one unless given."""
-        _check_samples("report_loss", samples)
+        """Reports the loss for `syncline status`, metrics and `syncline lr-range`. `step` is by default the present one."""
+        check_samples("report_loss", samples)
         number = self.step if step is None else step
         with self._calls.call() as handle:
             library().syncline_report_loss(handle, number, loss, samples)
 
     def save_residuals(self, path: Union[str, os.PathLike[str]]) -> None:
-        """Writes what lossy encodings keep of this worker's gradients; best after wait_all."""
+        """Writes the residuals that lossy encodings keep of this worker's gradients to a file. Best called after wait_all."""
         self._stage.settle()
         self._do("save_residuals", os.fsencode(path))
 
     def restore_residuals(self, path: Union[str, os.PathLike[str]]) -> None:
-        """Reads what save_residuals wrote: after `start` and before the first push."""
+        """Reads what save_residuals wrote. Call it after `start` and before the first push."""
         self._do("restore_residuals", os.fsencode(path))
 
     def barrier(self, timeout: Optional[float] = None) -> None:
-        """Blocks until every member is in a barrier. Members that die meanwhile are not waited for."""
+        """Blocks until every member is in a barrier. Does not wait for members that die meanwhile."""
         timeout = self._stage.settle(timeout=timeout)
-        self._stage.lend()  # in modes in which views come at any time they land now
+        self._stage.lend()  # in some modes new weights come at any time; now they may land
         self._waits.whole("barrier", milliseconds(timeout))
-        self._stage.land()
+        self._stage.take_back()
 
     # ---- the end ----
 
     def close(self) -> None:
-        """A clean goodbye: the other workers go on without this one at once. Safe to call again, by any thread.
+        """Leaves the job in the regular way: the other workers go on at once. May be called again, by any thread.
 
-        A step that was pushed whole is waited for, failure_timeout at most; call wait_all before, if the last weights are
-        wanted. Calls of other threads end with SessionClosed. An error that already ended the session is not raised again.
+        Waits, failure_timeout at most, for a step that was pushed with all tensors. Call wait_all before if you need the last weights.
+        Calls of other threads end with SessionClosed. An error that already ended the session is not raised again.
         """
         self._settle_at_end()
         self._stage.end()
         self._calls.close("the session was closed", self._say_goodbye, self._free)
 
     def _settle_at_end(self) -> None:
-        """What comes from GPUs is waited for. An error, torch's too, has been raised by a wait, or will be, and keeps nothing open."""
+        """Waits for gradients that are still to come from GPUs. Ignores errors, also torch's: closing must go on."""
         with contextlib.suppress(Exception):
             self._stage.settle(timeout=self._patience)
             self._stage.lend()  # the last views may land
@@ -396,10 +405,10 @@ class Session(_lent.Allocator):
         self._last = {name: getattr(library(), f"syncline_{name}")(handle) for name in _AFTER_CLOSE}
         library().syncline_cancel(handle)
         if library().syncline_leave(handle):
-            _log.logger.debug("left without a goodbye: %s", library().syncline_last_error().decode(errors="replace"))
+            _log.logger.debug("could not say goodbye to the coordinator: %s", library().syncline_last_error().decode(errors="replace"))
 
     def _summarise(self, handle: ctypes.c_void_p) -> None:
-        """One line of one worker, unless the program dies: then its error comes last."""
+        """Logs one line about the run, on rank 0 only. Logs nothing if the program dies, so that its error comes last."""
         if library().syncline_rank(handle) or not _log.logger.isEnabledFor(logging.INFO) or hasattr(sys, "last_type"):
             return
         stats = stats_of(handle, self._stage.why_copied)
@@ -407,12 +416,14 @@ class Session(_lent.Allocator):
             _log.logger.info("%s", summary(stats, self._progress, self.steps_are, self.samples_are))
 
     def _close_at_end(self) -> None:
-        """For programs that just end: the steps that were begun with all tensors are not lost."""
+        """Closes when a program ends without close(). Waits for steps that were pushed with all tensors, so that they are not lost."""
         try:
-            # Not of a program that dies of an exception, nor of a step that was begun in part: it would never end.
-            if not hasattr(sys, "last_type"):
+            # It does not wait if the program dies of an exception or the session was lost, nor for a step that was begun in
+            # part, which would never end.
+            if not hasattr(sys, "last_type") and not self._calls.is_lost:
                 self._settle_at_end()
-                self._finish([tensor for tensor in self._tensors if tensor.id in self._gradients.keys() - self._begun])
+                begun = set() if self.account.is_between_steps() else self.account.begun
+                self._finish([tensor for tensor in self._tensors if tensor.id in self._gradients.keys() - begun])
         finally:
             self.close()
 
@@ -439,62 +450,12 @@ class Session(_lent.Allocator):
                 self._close_at_end()
 
     def _after_fork(self) -> None:
-        """In the child, which has none of the library's threads: nothing of it may be called, nor freed."""
+        """Closes the session in a forked child, which has no threads of the library: it must not call the library or free the handle."""
         self._calls.forget(
             f"this process was forked from process {os.getppid()}, which holds the session: open sessions after the fork, "
             "or start children by spawn (multiprocessing.set_start_method('spawn'))")
-        _of_parent.append(self._stage)
-        self._stage = _staging.Stage()
+        _open_sessions.of_parent.append((self._stage, self._gradients))
+        self._stage, self._gradients = _staging.Stage(), {}  # the child has pushed nothing that could be lost
         if self._servers is not None:
             self._servers.forget()
             self._servers = None
-
-
-def _check_samples(what: str, samples: int) -> None:
-    if not 1 <= samples <= _MAX_SAMPLES:
-        raise InvalidArgument(f"{what}: samples is {samples}, but must be 1 to {_MAX_SAMPLES}")
-
-
-_open_sessions: weakref.WeakSet[Session] = weakref.WeakSet()
-
-
-def stats() -> Stats:
-    """The figures of this process's session, whoever opened it. FailedPrecondition unless there is exactly one."""
-    return _only_session().stats
-
-
-def report() -> str:
-    """`Session.report` of this process's session: where the time of its steps went."""
-    return _only_session().report()
-
-
-def only_session_or_none() -> Optional[Session]:
-    """None where none is open; FailedPrecondition where there are several."""
-    return _only_session() if _open_sessions else None
-
-
-def _only_session() -> Session:
-    sessions = list(_open_sessions)
-    if len(sessions) != 1:
-        raise FailedPrecondition(f"{len(sessions)} sessions are open in this process; ask the one that is meant (Session.stats)")
-    return sessions[0]
-
-
-@atexit.register
-def _close_all() -> None:
-    for session in list(_open_sessions):
-        session._close_at_end()
-
-
-# In a forked child: torch ends a process that frees pinned memory of its parent, be it by the garbage collector.
-_of_parent: list[_staging.Stage] = []
-
-
-def _forget_all() -> None:
-    if _staging.Staged.exist:
-        gc.freeze()
-    for session in list(_open_sessions):
-        session._after_fork()
-
-
-os.register_at_fork(after_in_child=_forget_all)

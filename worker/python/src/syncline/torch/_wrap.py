@@ -1,8 +1,9 @@
-"""Any of torch's optimizers, stepping on the worker with gradients that the servers have averaged."""
+"""Wraps an optimizer of torch: it steps on the worker, with gradients that the servers have averaged."""
 from __future__ import annotations
 
 import contextlib
 import functools
+import operator
 from collections.abc import Iterator, Mapping
 from types import TracebackType
 from typing import Any, Callable, Optional
@@ -11,26 +12,30 @@ import torch
 
 from syncline.errors import FailedPrecondition, InvalidArgument
 from syncline.session import Option, Session
-from syncline.torch._average import Averager
-from syncline.torch._host_session import close_after
-from syncline.torch._sent import Sent, changed
-from syncline.torch._weight import watch
+from syncline.torch._ddp.average import Averager
+from syncline.torch._host.session import close_after
+from syncline.torch._optimizer.sent import Sent, changed
+from syncline.torch._optimizer.weight import watch
 
 
 _WAIT_FIRST = "call optimizer.synchronize() first, then clip or unscale, then step()"
 
 
 class _Averaged(torch.optim.Optimizer):
-    """What wrap() returns: the optimizer, with averages for gradients."""
+    """The optimizer that wrap() returns. It steps with averaged gradients."""
 
     def __init__(self, optimizer: torch.optim.Optimizer, averager: Averager, names: Mapping[int, str], samples: int) -> None:
         self._inner, self._averager, self._names = optimizer, averager, names
         self.samples = samples
         self._pushes = True  # not inside no_sync
-        # By id of the parameter: what was pushed, its version, and what the program sees of it. Not all that changes a tensor
-        # changes its version: a GradScaler does not.
+        # By id of the parameter: the gradient that was pushed, its version, and the tensor that the program sees instead. The version
+        # alone does not show all changes: a GradScaler makes some that it does not count.
         self._sent: dict[int, tuple[torch.Tensor, int, Sent]] = {}
+        self._sending = dict(self._sent)  # what _sent becomes once it is pushed
         self._is_averaged = False
+        self._is_taking = False  # means, which an exception ended in the middle
+        self._is_stepping = False  # step() was called, and the optimizer has not stepped
+        self._stepped: list[Any] = []  # what the optimizer's step returned, until the step has ended
         self._parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
         with torch.no_grad():
             for parameter in self._parameters:
@@ -40,6 +45,7 @@ class _Averaged(torch.optim.Optimizer):
         self._watches = [watch(parameter, functools.partial(self._on_gradient, parameter)) for parameter in self._parameters]
 
     def _on_gradient(self, parameter: torch.nn.Parameter) -> None:
+        self._end_step()
         if self._is_averaged:
             raise FailedPrecondition(f"{self._name(parameter)}: a backward between synchronize() and step(); call step() first")
         if self._pushes and not self._is_closed:
@@ -49,100 +55,152 @@ class _Averaged(torch.optim.Optimizer):
         return self._names[id(parameter)]
 
     def _push(self, parameter: torch.nn.Parameter) -> None:
+        codes = self._averager.codes(parameter)
+        if codes:
+            self._settle(parameter, codes)
         if id(parameter) in self._sent:
             raise FailedPrecondition(f"{self._name(parameter)}: a second gradient before step(); run all but the last backward of a "
                                      "step in no_sync()")
-        # Of a parameter without a gradient: nothing, which counts, as with DistributedDataParallel.
+        # A parameter without a gradient pushes zeros, which count in the mean, as with DistributedDataParallel.
         gradient = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
-        self._averager.push(parameter, gradient, self.samples)
         sent = Sent.of(gradient, self._name(parameter), _WAIT_FIRST)
-        self._sent[id(parameter)] = (gradient, gradient._version, sent)
-        if parameter.grad is not None:
-            parameter.grad = sent
+        self._sending[id(parameter)] = (gradient, gradient._version, sent)
+        self._averager.push(parameter, gradient, self.samples)
+        self._pushed(parameter, codes)
 
-    # ---- what torch's optimizers have ----
+    def _pushed(self, parameter: torch.nn.Parameter, codes: list[int]) -> None:
+        gradient, _, sent = self._sent[id(parameter)] = self._sending[id(parameter)]
+        if parameter.grad is gradient:
+            parameter.grad = sent
+        codes.clear()
+
+    def _settle(self, parameter: torch.nn.Parameter, codes: list[int]) -> None:
+        """Takes note of a push that was made, where an exception came before _push could, as Ctrl-C."""
+        if codes[0] == 0:
+            self._averager.note(parameter)
+            self._pushed(parameter, codes)
+        codes.clear()
+
+    # ---- the interface of torch's optimizers ----
 
     def step(self, closure: Optional[Callable[[], Any]] = None) -> Any:
-        """A step of the optimizer with everybody's mean gradients."""
+        """Takes a step of the optimizer with the means of all workers' gradients."""
+        if self._end_step():  # an exception ended the last call when it had made its step
+            return None
         loss = None
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        if not self._is_averaged:
+        self._is_stepping = True
+        try:
             self.synchronize()
-        self._is_averaged = False
-        self._inner.step()
+            # One call, so that Ctrl-C cannot come between the step and the record of it.
+            self._stepped.extend(map(operator.methodcaller("step"), [self._inner]))
+        except Exception:
+            self._is_stepping = False
+            raise
+        self._end_step()
         return loss
+
+    def _end_step(self) -> bool:
+        """Ends the step if the optimizer has stepped. Returns whether it has."""
+        if not self._stepped:
+            return False
+        self._is_averaged = self._is_stepping = False
+        self._stepped.clear()
+        return True
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """The optimizer's, between step() and backward."""
-        if self._sent:
-            raise FailedPrecondition("gradients are on their way already, and part of the others' means; call step() first, after a backward that an "
-                                     "exception broke off, too, or weights would differ between workers; or run a backward whose gradients may be "
-                                     "thrown away in no_sync()")
+        self._end_step()
+        if self._is_stepping:
+            raise FailedPrecondition("an exception ended step() before the optimizer had stepped; call step() again, "
+                                     "otherwise weights would differ between workers")
+        if self._is_averaged:
+            self._is_taking = False
+            self._sent.clear()
+        if self._sent or any(self._averager.codes(parameter) for parameter in self._parameters):
+            raise FailedPrecondition("gradients are already on their way and part of the means of other "
+                                     "workers; call step() first, also after an exception in backward, "
+                                     "otherwise weights would differ between workers; or run a backward whose "
+                                     "gradients may be thrown away in no_sync()")
         self._is_averaged = False
         self._inner.zero_grad(set_to_none=set_to_none)
 
     def state_dict(self) -> dict[str, Any]:
-        """The optimizer's, which is on this worker."""
+        """Returns the state of the optimizer, which is on this worker."""
         state: dict[str, Any] = self._inner.state_dict()
         return state
 
     def load_state_dict(self, state_dict: Any) -> None:
-        """The optimizer's."""
+        """Loads the state of the optimizer."""
         self._inner.load_state_dict(state_dict)
         self.param_groups, self.state = self._inner.param_groups, self._inner.state
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """All groups are the optimizer's when it is wrapped: the servers know the tensors of a job from its start."""
+        """Raises FailedPrecondition: a job's tensors are set when it starts, so the optimizer must have all groups when it is wrapped."""
         if hasattr(self, "_watches"):
             raise FailedPrecondition("the tensors of a job are declared when it starts; add all groups before wrap()")
         super().add_param_group(param_group)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         """Raises: for copy, deepcopy and pickle."""
-        raise FailedPrecondition("a wrapped optimizer cannot be copied or pickled, as its place in the job is this one's; save its "
-                                 "state_dict()")
+        raise FailedPrecondition("a wrapped optimizer cannot be copied or pickled, because it stands for this "
+                                 "worker in the job; save its state_dict()")
 
-    # ---- what they have not ----
+    # ---- beyond the interface of torch's optimizers ----
 
     def synchronize(self) -> None:
         """Waits until `.grad` of all parameters is everybody's mean: between backward and step(), to clip or look at it."""
-        if self._is_averaged:
-            return
+        if not self._is_averaged:
+            if not self._is_taking:
+                self._send_rest()
+            self._take_means()
+        # After an exception between two of these lines the next call goes on here.
+        self._is_taking = False
+        self._sent.clear()
+
+    def _send_rest(self) -> None:
         for parameter in self._parameters:
+            if codes := self._averager.codes(parameter):
+                self._settle(parameter, codes)
             if id(parameter) not in self._sent:
                 self._push(parameter)
         for parameter in self._parameters:
             gradient, version, sent = self._sent[id(parameter)]
             if parameter.grad is not None and (parameter.grad is not sent or gradient._version != version):
                 raise changed(self._name(parameter), _WAIT_FIRST)
-        with torch.no_grad():
-            for parameter in self._parameters:
-                mean = self._averager.take(parameter)
-                if parameter.grad is not None:
-                    parameter.grad = self._sent[id(parameter)][0].copy_(mean)
-                elif mean.any():  # otherwise nobody had a gradient
-                    parameter.grad = mean.to(parameter.dtype, copy=True)
-        self._sent.clear()
+        self._is_taking = True
+
+    def _take_means(self) -> None:
+        # No torch.no_grad(): an exception on its way out of that leaves it on.
+        for parameter in self._parameters:
+            negative = self._averager.take(parameter)
+            if parameter.grad is not None:
+                gradient = self._sent[id(parameter)][0]
+                gradient.detach().copy_(negative).neg_()
+                parameter.grad = gradient
+            elif negative.any():  # otherwise nobody had a gradient
+                parameter.grad = negative.to(parameter.dtype, copy=True).neg_()
         self._is_averaged = True
 
     @contextlib.contextmanager
     def no_sync(self) -> Iterator[None]:
-        """Backward inside only accumulates gradients; a later backward outside, or step(), sends the sum."""
-        before, self._pushes = self._pushes, False
+        """Returns a context in which backward only accumulates gradients. A later backward outside, or step(), sends the sum."""
+        before = self._pushes
         try:
+            self._pushes = False
             yield
         finally:
             self._pushes = before
 
     def report_loss(self, loss: Any) -> None:
-        """The loss of this step, for `syncline status`. Between backward and step()."""
+        """Reports the loss of this step, for `syncline status`. Call it between backward and step()."""
         self.session.report_loss(float(loss), samples=self.samples)
 
     @property
     def session(self) -> Session:
-        """For its figures: `optimizer.session.stats`."""
+        """The session, for example for its statistics: `optimizer.session.stats`."""
         return self._averager.session
 
     @property
@@ -152,18 +210,18 @@ class _Averaged(torch.optim.Optimizer):
 
     @property
     def rank(self) -> int:
-        """Which worker this is."""
+        """This worker's rank."""
         return self.session.rank
 
     @property
     def world_size(self) -> int:
-        """With how many workers the job began."""
+        """The number of workers with which the job began."""
         return self.session.world_size
 
     _is_closed = False
 
     def close(self) -> None:
-        """Leaves the job. At the end of the program it comes by itself."""
+        """Leaves the job. This happens by itself at the end of the program."""
         self._is_closed = True
         self.session.close()
 
@@ -181,7 +239,7 @@ class _Averaged(torch.optim.Optimizer):
 def wrap(optimizer: torch.optim.Optimizer, model: Optional[torch.nn.Module] = None, *, push: Option = "fp32",
          publish: Option = "fp32", gradient: Option = None, mode: Option = None, samples: int = 1,
          local_aggregation: Optional[bool] = None, session: Optional[Mapping[str, Option]] = None) -> _Averaged:
-    """Any of torch's optimizers as it is, on this worker, with gradients that the servers average over all workers.
+    """Returns an optimizer that steps on this worker as `optimizer` does, with gradients that the servers average over all workers.
 
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
         optimizer = syncline.torch.wrap(optimizer, model, push="topk:ratio=0.01")
@@ -190,13 +248,14 @@ def wrap(optimizer: torch.optim.Optimizer, model: Optional[torch.nn.Module] = No
             cross_entropy(model(inputs), labels).backward()     # sends each gradient as soon as it is there
             optimizer.step()                                    # waits for the means
 
-    It joins the job and gives all workers the weights of the first. Weights and state are then each worker's own, and the same
-    on all, so that no worker may join later: for that there are syncline.torch.Optimizer and LocalSGD. To clip gradients call
-    optimizer.synchronize() before. `model` names parameters in errors and `syncline status`. `push` is any codec
-    (docs/compression.md), `publish` "fp32", "bf16" or "fp16", `gradient` what servers do to the mean (clip_global_norm=1).
-    `mode` is "bsp", which a program says that is not to follow `syncline run --mode`: in other modes workers take different means,
-    and their weights drift apart. With `local_aggregation` the ranks of a host send one gradient for all of them
-    (docs/pytorch.md#one-gradient-for-each-host).
+    It joins the job and gives all workers the weights of the first. From then on each worker has its own weights and state, which are
+    the same on all; so no worker can join later. Use syncline.torch.Optimizer or LocalSGD for that. To clip gradients, call
+    optimizer.synchronize() before.
+
+    `model` gives parameters their names in errors and `syncline status`. `push` is any codec (docs/compression.md), `publish` is
+    "fp32", "bf16" or "fp16", and `gradient` is what the servers do to the mean (clip_global_norm=1). `mode` must be "bsp"; give it if
+    the program must not follow `syncline run --mode`. In other modes workers take different means, and their weights drift apart. With
+    `local_aggregation` the ranks of a host send one gradient for all of them (docs/pytorch.md#one-gradient-for-each-host).
     """
     if not isinstance(optimizer, torch.optim.Optimizer) or hasattr(optimizer, "session"):
         raise InvalidArgument(f"the optimizer is {optimizer!r}; give one of torch's, as torch.optim.AdamW(model.parameters(), …)")

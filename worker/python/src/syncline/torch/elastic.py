@@ -1,4 +1,4 @@
-"""Data for jobs whose workers come and go: where in which epoch all of them are follows from the job's step."""
+"""Samplers and state for jobs whose workers come and go."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Sized
@@ -7,33 +7,32 @@ from typing import Any, Optional, Union
 import torch
 
 from syncline.errors import FailedPrecondition, InvalidArgument
-from syncline.torch._elastic_state import State, run
-from syncline.torch._exactly_once import ExactlyOnceSampler
-from syncline.torch._local import LocalSGD
-from syncline.torch._optimizer import Optimizer
+from syncline.torch._elastic.sampler import ExactlyOnceSampler
+from syncline.torch._elastic.state import State, run
+from syncline.torch._local.local_sgd import LocalSGD
+from syncline.torch._optimizer.optimizer import Optimizer
 
 __all__ = ["ElasticDistributedSampler", "ExactlyOnceSampler", "State", "run"]
 
 
 class ElasticDistributedSampler(torch.utils.data.Sampler):
-    """Batches of indices: each worker's part of an epoch, from the job's present step on.
+    """Yields batches of indices: this worker's part of an epoch, from the job's present step on.
 
         optimizer = syncline.torch.Optimizer(model, "adamw", lr=1e-3)
         sampler = syncline.torch.elastic.ElasticDistributedSampler(dataset, optimizer, batch_size=32)
         loader = torch.utils.data.DataLoader(dataset, batch_sampler=sampler)
         while sampler.epoch < 10:
-            for inputs, labels in loader:       # of a worker that joins in the middle: the rest of the epoch
+            for inputs, labels in loader:       # a worker that joins in the middle gets the rest of the epoch
                 ...
                 optimizer.step()
 
-    It stands for DistributedSampler, set_epoch, and a checkpoint of how far an epoch is: a worker that was killed and started
-    again goes on where the others are. All workers cut the same order, drawn from `seed` and the epoch, into batches of
-    `batch_size` for each of `world_size` workers; all take as many batches, those of
-    different workers may differ by a sample in the last one, which is smaller or larger by one. `data` is the data
-    set, or its length.
+    It replaces DistributedSampler, set_epoch, and a checkpoint of the place within an epoch: a worker that was killed and restarted
+    continues where the others are. All workers cut the same order, drawn from `seed` and the epoch, into batches of `batch_size` for
+    each of `world_size` workers. All have the same number of batches. The last batch of an epoch may be smaller, or larger by one
+    sample, and may differ by one sample between workers. `data` is the data set, or its length.
 
-    What a worker would have read while it was away is not read in that epoch; with ExactlyOnceSampler it is, by others. A `rank` of world_size or more takes the part
-    of rank % world_size.
+    What a worker would have read while it was away is not read in that epoch; with ExactlyOnceSampler other workers read it. A `rank`
+    of world_size or more takes the part of rank % world_size.
     """
 
     def __init__(self, data: Union[Sized, int], optimizer: Union[Optimizer, LocalSGD], batch_size: int, *, shuffle: bool = True,
@@ -45,36 +44,37 @@ class ElasticDistributedSampler(torch.utils.data.Sampler):
         self._rank = (optimizer.rank if rank is None else rank) % self._world_size
         if batch_size < 1 or self._length < self._world_size:
             raise InvalidArgument(
-                f"{self._length} samples in batches of {batch_size} for {self._world_size} workers: each worker needs one at least")
+                f"{self._length} samples in batches of {batch_size} for {self._world_size} workers: each worker "
+                "needs at least one")
         # In the last batch of an epoch each worker has one sample at least.
         self._batches = max(1, self._length // (self._world_size * batch_size))
         if self._length - self._batches * self._world_size * batch_size >= self._world_size:
             self._batches += 1
 
     def __len__(self) -> int:
-        """Batches of a whole epoch."""
+        """Returns the number of batches of a whole epoch."""
         return self._batches
 
     @property
     def epoch(self) -> int:
-        """The present one, from 0."""
+        """The present epoch, from 0."""
         return self._steps() // self._batches
 
     @property
     def batch(self) -> int:
-        """The next one of the present epoch, from 0."""
+        """The number of the next batch in the present epoch, from 0."""
         return self._steps() % self._batches
 
     def _steps(self) -> int:
         if isinstance(self._optimizer, LocalSGD) and self._optimizer.was_cut_short:
             raise FailedPrecondition(
-                f"synchronize() was called in the middle of a round, so that `steps`, {self._optimizer.steps}, is more than what "
-                "was trained, and batches would be left out: call it after the last epoch or, without fragments, where `steps` "
-                "is a multiple of `sync_every`")
+                f"synchronize() was called in the middle of a round, so that `steps`, {self._optimizer.steps}, "
+                "is more than was trained, and batches would be skipped: call it after the last epoch or, "
+                "without fragments, where `steps` is a multiple of `sync_every`")
         return self._optimizer.steps
 
     def __iter__(self) -> Iterator[list[int]]:
-        """The rest of the present epoch."""
+        """Yields the rest of the present epoch."""
         epoch, first = self.epoch, self.batch
         order: Any = torch.arange(self._length)
         if self._shuffle:

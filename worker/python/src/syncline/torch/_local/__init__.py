@@ -1,0 +1,1 @@
+"""Local SGD: optimizers that run on the worker and synchronise with the servers after several steps."""

@@ -1,0 +1,1 @@
+"""Implements syncline.torch.Optimizer, whose state lives on the servers."""

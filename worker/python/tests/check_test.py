@@ -22,7 +22,7 @@ from syncline.torch._optimizer.norms import FEWEST_STEPS, Norms, _deviations
 
 # A rank of a job. `damage(step)` has rank 1 hold another value in its second tensor once that step's weights have come.
 RANK = """
-    import os, time, torch
+    import os, sys, time, torch
     import syncline, syncline.torch
     torch.set_num_threads(1)
     torch.manual_seed(0)     # all have the same batches
@@ -105,6 +105,46 @@ class Check(OptimizerTest):
             train(2)
         """, check="weights:every=1")
         self.assertEqual(said, ["equal"] * 2)
+
+    INTERRUPTED = """
+            from syncline import _asserts
+            through = [f"{os.environ['OVER']}.{number}" for number in range(int(os.environ["WORLD_SIZE"]))]
+            wait = _asserts._Comparison._wait
+            def interrupted(comparison, handle):
+                wait(comparison, handle)
+                while not all(map(os.path.exists, through[1:])):     # now the others have all that they need of it
+                    time.sleep(0.01)
+                _asserts._Comparison._wait = wait
+                raise KeyboardInterrupt
+            if rank == 0:
+                _asserts._Comparison._wait = interrupted
+            try:
+                train(1)
+            except KeyboardInterrupt:
+                optimizer.zero_grad()
+            open(through[rank], "w").close()
+    """
+
+    def test_after_ctrl_c_when_its_part_has_left_a_rank_meets_the_others_in_the_next_comparison(self):
+        said = self.run_ranks(self.INTERRUPTED + """
+            began = time.monotonic()
+            train(3)
+            assert time.monotonic() - began < _asserts._PATIENCE_S, "waited for a rank that did not come"
+        """, ranks=3, check="weights:every=1")
+        self.assertEqual(said, ["equal"] * 3)
+
+    def test_a_rank_that_ends_after_such_a_ctrl_c_is_missed_at_once(self):
+        said = self.run_ranks(self.INTERRUPTED + """
+            if rank == 0:
+                sys.exit(print("equal", flush=True))     # the others step without it
+            began = time.monotonic()
+            try:
+                train(2)
+            except syncline.Error as error:
+                assert time.monotonic() - began < _asserts._PATIENCE_S, "waited for a rank that does not come"
+                print("rank=missed", flush=True)
+        """, check="weights:every=1")
+        self.assertEqual(said, ["equal", "rank=missed"])
 
     def test_a_worker_alone_has_nobody_to_differ_from(self):
         for check in ("weights:every=1", "grad_norm:z=4,every=1"):

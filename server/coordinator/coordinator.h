@@ -42,6 +42,7 @@
 #include "server/coordinator/events.h"
 #include "server/coordinator/job_spec.h"
 #include "server/coordinator/preparation.h"
+#include "server/coordinator/slowest_worker.h"
 #include "server/coordinator/trace_targets.h"
 #include "server/coordinator/views.h"
 
@@ -401,7 +402,7 @@ using CoordinatorBody =
     std::variant<ServerWelcome, ConfigureJob, PrepareEpoch, CommitEpoch, StepDecision,
                  DropJob, Waiting, WorkerWelcome, EpochChanged, BarrierReleased,
                  JobFailed, DescribeJob, CutAt, StepClosed, HoldBackup, BackupAt,
-                 BackupGone, TakeOver, Drained, EndServer, JournalGone>;
+                 BackupGone, TakeOver, Drained, EndServer, JournalGone, SlowestWorker>;
 
 struct ToMember {
   ConnectionId connection = 0;

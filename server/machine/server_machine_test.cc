@@ -211,7 +211,8 @@ TEST(ServerMachine, MessagesForWorkersAreReported) {
   ServerMachine machine(TwoEngines());
   const std::vector<CoordinatorBody> all = {Waiting{},      WorkerWelcome{},
                                             EpochChanged{}, BarrierReleased{},
-                                            JobFailed{},    DescribeJob{}};
+                                            JobFailed{},    DescribeJob{},
+                                            SlowestWorker{}};
   for (const CoordinatorBody& said : all) {
     EXPECT_TRUE(Only<Misdirected>(machine.Apply(said))) << said.index();
   }

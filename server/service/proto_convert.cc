@@ -380,6 +380,12 @@ absl::StatusOr<CoordinatorBody> FromProto(const v1::CoordinatorMessage& message)
       return JobFailed{message.job_failed().reason()};
     case v1::CoordinatorMessage::kWorkerWelcome:
       return ReadWelcome(message.worker_welcome());
+    case v1::CoordinatorMessage::kSlowestWorker: {
+      SlowestWorker slowest;
+      const v1::SlowestWorker& in = message.slowest_worker();
+      if (in.has_rank()) slowest.rank = in.rank();
+      return slowest;
+    }
     case v1::CoordinatorMessage::kCutAt:
       return CutAt{.job = message.cut_at().job(),
                    .step = message.cut_at().step(),
@@ -457,6 +463,10 @@ v1::CoordinatorMessage ToProto(const CoordinatorBody& body, SharedBytes& shared)
           [&](const BarrierReleased& released) {
             message.mutable_barrier_released()->set_barrier(released.barrier);
             message.mutable_barrier_released()->set_barriers(released.barriers);
+          },
+          [&](const SlowestWorker& slowest) {
+            v1::SlowestWorker& out = *message.mutable_slowest_worker();
+            if (slowest.rank) out.set_rank(*slowest.rank);
           },
           [&](const JobFailed& failed) {
             message.mutable_job_failed()->set_reason(failed.reason);

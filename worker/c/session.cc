@@ -351,7 +351,9 @@ syncline_code syncline_get_stats(const syncline_session* session, syncline_stats
                           .members = now.members,
                           .steps = now.phases.steps,
                           .phase_seconds = {},
-                          .late_steps = now.late_steps};
+                          .late_steps = now.late_steps,
+                          .slowest_rank = -1};
+    if (now.slowest) filled.slowest_rank = *now.slowest;
     static_assert(std::size(filled.phase_seconds) == std::size(now.phases.seconds));
     std::ranges::copy(now.phases.seconds, filled.phase_seconds);
     std::memcpy(stats, &filled, std::min(size, sizeof filled));

@@ -369,6 +369,9 @@ typedef struct syncline_stats {
   double phase_seconds[6];
   /* Steps that a quorum made without this worker; its pushes for them do not count. */
   uint64_t late_steps;
+  /* The rank that the others wait for, as the coordinator sees it over tens of seconds.
+   * -1: none, or it is not known. */
+  int64_t slowest_rank;
 } syncline_stats;
 /* Fills the fields that fit into stats->struct_size. */
 SYNCLINE_API syncline_code syncline_get_stats(const syncline_session* session,

@@ -110,7 +110,10 @@ uint64_t Session::Impl::step() {
 
 SessionStats Session::Impl::Stats() {
   absl::MutexLock lock(&mutex_);
-  SessionStats stats{.epoch = epoch_, .members = members_, .phases = phases_.sums()};
+  SessionStats stats{.epoch = epoch_,
+                     .members = members_,
+                     .slowest = slowest_,
+                     .phases = phases_.sums()};
   if (data_plane_ == nullptr) return stats;
   const ExchangeStats exchange = data_plane_->stats();
   stats.bytes_pushed = exchange.bytes_pushed;

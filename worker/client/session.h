@@ -181,6 +181,9 @@ struct SessionStats {
   uint64_t foreign_messages = 0;
   uint64_t epoch = 0;
   uint32_t members = 0;
+  // The worker that the others wait for, as the coordinator sees it over tens of seconds.
+  // Empty: none, or it is not known.
+  std::optional<uint32_t> slowest = std::nullopt;
   WorkerPhases phases = {};  // since Start
 };
 

@@ -289,6 +289,7 @@ class Session::Impl {
   // Shards that moved before the data plane was started.
   std::vector<ShardPlace> moved_ ABSL_GUARDED_BY(mutex_);
   uint32_t members_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::optional<uint32_t> slowest_ ABSL_GUARDED_BY(mutex_);  // of the members
   ContributionPlan contributions_ ABSL_GUARDED_BY(mutex_);
   int waiters_ ABSL_GUARDED_BY(mutex_) = 0;  // user threads blocked on other members
   // A caller has been waiting for other members since `since`, in the same step.

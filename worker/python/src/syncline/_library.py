@@ -54,6 +54,7 @@ class StatsStruct(ctypes.Structure):
         ("steps", c_uint64),
         ("phase_seconds", c_double * 6),
         ("late_steps", c_uint64),
+        ("slowest_rank", c_int64),
     ]
 
 

@@ -69,6 +69,7 @@ class Session(_lent.Allocator):
     steps_are = "steps"
     """What the summary calls them, and what is counted as samples."""
     samples_are = "samples"
+    members_are = "worker"
 
     def __init__(self, **options: Option) -> None:
         self._calls = Calls()

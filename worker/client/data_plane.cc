@@ -446,6 +446,7 @@ void DataPlane::PublishProgress() {
   absl::MutexLock lock(&stats_mutex_);
   stats_ = exchange_->stats();
   stats_.foreign_messages = foreign_messages_;
+  stats_.window_fill = links_ == nullptr ? 0 : links_->window_fill();
   if (codec_choice_ != exchange_->codec_choice()) {
     codec_choice_ = exchange_->codec_choice();
   }

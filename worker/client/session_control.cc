@@ -135,6 +135,7 @@ v1::MemberMessage Session::Impl::Beat() {
     const ExchangeStats stats = data_plane_->stats();
     beat.set_bytes(stats.progress_bytes);
     beat.set_waiting(waiters_ > 0);
+    beat.set_window_fill(stats.window_fill);
     WritePhases(phases_.whole_steps(), *beat.mutable_phases());
     WriteFigures(phases_.durations(), samples_, *beat.mutable_figures());
     v1::CompressionFigures& compression = *beat.mutable_compression();

@@ -217,6 +217,10 @@ syncline_code syncline_skip(syncline_session* session, const uint32_t* tensors,
   });
 }
 
+syncline_code syncline_undeclare(syncline_session* session, uint32_t tensor) {
+  return With(session, [&](Session& of) { return of.Undeclare(tensor); });
+}
+
 syncline_code syncline_wait(syncline_session* session, uint32_t tensor,
                             int64_t timeout_ms) {
   return Waiting(session, timeout_ms, [&](Session& of, absl::Duration timeout) {

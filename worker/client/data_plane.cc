@@ -234,6 +234,12 @@ void DataPlane::Skip(uint32_t tensor) {
   });
 }
 
+void DataPlane::Release(uint32_t tensor) {
+  loop_->PostQuietly([this, tensor](Transport&) {
+    if (exchange_ != nullptr) exchange_->Release(tensor);
+  });
+}
+
 void DataPlane::Settle(uint32_t tensor) {
   loop_->Post([this, tensor](Transport&) {
     Do([&](Exchange& exchange) { return exchange.Settle(tensor, clock_.Now()); });

@@ -282,6 +282,7 @@ absl::StatusOr<size_t> Session::ElementsOf(TensorId tensor) const {
   return impl_->ElementsOf(tensor);
 }
 std::string Session::device_codecs() const { return impl_->device_codecs(); }
+absl::Status Session::Undeclare(TensorId tensor) { return impl_->Undeclare(tensor); }
 SessionStats Session::Stats() const { return impl_->Stats(); }
 void Session::ReportLoss(uint64_t step, double loss, uint32_t samples) {
   impl_->ReportLoss(step, loss, samples);

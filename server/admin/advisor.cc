@@ -100,10 +100,10 @@ void Advisor::AddMembers(const Json& of, Job& job) const {
       job.began_lately = true;
     } else {
       has_stepped = true;
-      worker.window.Add({.phases = PhasesOf(member.value("phases", Json::object()),
-                                            kWorkerPhaseNames),
-                         .bytes = member.value("bytes", uint64_t{0})},
-                        now_);
+      worker.window.Add(
+          {.phases = PhasesOf(member.value("phases", Json::object()), kWorkerPhaseNames),
+           .bytes = member.value("bytes", uint64_t{0})},
+          now_);
     }
     job.workers.insert_or_assign(rank, std::move(worker));
   }

@@ -232,9 +232,9 @@ absl::Status ServerNode::Converse(ControlLink& link) {
 void ServerNode::ShowShards(const Engine::LatestReport& report, uint32_t shard) {
   if (options_.metrics == nullptr) return;
   for (const auto& [id, job] : report.jobs) {
-    options_.metrics->SetShard(id, shard,
-                               {.step_seconds = job.phases[ServerPhase::kStep],
-                                .window_fill = job.window_fill});
+    options_.metrics->SetShard(
+        id, shard,
+        {.step_seconds = job.phases[ServerPhase::kStep], .window_fill = job.window_fill});
   }
 }
 

@@ -298,8 +298,7 @@ SYNCLINE_API syncline_code syncline_wait_all(syncline_session* session,
  * workers go on with it. All calls about the tensor fail from now on. Only in mode bsp
  * without a quorum, between two steps, after the wait for the tensor, and not for the
  * last trained tensor; otherwise FAILED_PRECONDITION, and nothing changes. */
-SYNCLINE_API syncline_code syncline_undeclare(syncline_session* session,
-                                              uint32_t tensor);
+SYNCLINE_API syncline_code syncline_undeclare(syncline_session* session, uint32_t tensor);
 /* Returns 1 if syncline_wait would return at once, which includes a failed session; 0
  * if not; -1 for an unknown tensor. */
 SYNCLINE_API int syncline_is_ready(const syncline_session* session, uint32_t tensor);

@@ -275,7 +275,7 @@ class Exchange {
     float rate_factor = 1;
     float next_rate_factor = 1;  // of the next gradient
     bool ready = false;
-    bool is_released = false;    // `weights` has no memory any more
+    bool is_released = false;  // `weights` has no memory any more
     bool gave_late = false;    // its last contribution was too late, or it settles
     uint32_t encodings = 0;    // number under way
     uint32_t decodings = 0;    // number under way

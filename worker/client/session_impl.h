@@ -277,8 +277,8 @@ class Session::Impl {
   uint64_t step_ ABSL_GUARDED_BY(mutex_) = 0;
   size_t to_begin_ ABSL_GUARDED_BY(mutex_) = 0;
   std::vector<TensorId> undeclared_ ABSL_GUARDED_BY(mutex_);  // the trained ones
-  uint64_t samples_ ABSL_GUARDED_BY(mutex_) = 0;       // of all finished steps
-  uint32_t step_samples_ ABSL_GUARDED_BY(mutex_) = 0;  // of the present step
+  uint64_t samples_ ABSL_GUARDED_BY(mutex_) = 0;              // of all finished steps
+  uint32_t step_samples_ ABSL_GUARDED_BY(mutex_) = 0;         // of the present step
   std::unique_ptr<v1::WorkerWelcome> welcome_ ABSL_GUARDED_BY(mutex_);
   v1::MemberMessage hello_ ABSL_GUARDED_BY(mutex_);
   // Set by the welcome. HelloAgain adds the fields that change.

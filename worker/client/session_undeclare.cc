@@ -14,8 +14,8 @@ absl::Status Session::Impl::Undeclare(TensorId id) {
   SYNCLINE_RETURN_IF_ERROR(CheckDeclared(id));
   Tensor& tensor = tensors_[id];
   const auto fails = [&](const auto&... what) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("tensor '", tensor.options.name, "' cannot be undeclared ", what...));
+    return absl::FailedPreconditionError(absl::StrCat(
+        "tensor '", tensor.options.name, "' cannot be undeclared ", what...));
   };
   SYNCLINE_ASSIGN_OR_RETURN(const SyncMode mode, ParseSyncMode(options_.training.mode));
   if (!mode.is_lockstep()) {

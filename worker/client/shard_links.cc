@@ -117,8 +117,8 @@ void ShardLinks::Send(ExchangeSend send, SendDone done, absl::Duration now) {
 void ShardLinks::OfferRoom(Exchange& exchange, absl::Duration now) {
   window_fill_ = 0;
   const auto note = [this](size_t under_way, size_t window) {
-    window_fill_ = std::max(
-        window_fill_, static_cast<double>(under_way) / static_cast<double>(window));
+    window_fill_ = std::max(window_fill_,
+                            static_cast<double>(under_way) / static_cast<double>(window));
   };
   for (uint32_t shard = 0; shard < links_.size(); ++shard) {
     Link& link = links_[shard];

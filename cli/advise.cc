@@ -20,6 +20,8 @@ namespace syncline {
 namespace {
 
 constexpr absl::Duration kTimeout = absl::Seconds(3);
+// The first step of an epoch does not count, so one look at the beginning is too few.
+constexpr absl::Duration kLookEvery = absl::Seconds(1);
 
 struct AdviseFlags {
   std::string job;
@@ -38,18 +40,21 @@ absl::StatusOr<int> ShowAdvice(const AdviseFlags& flags) {
                        Failure::kUsage);
   }
   const SteadyClock clock;
-  Advisor advisor;
-  for (const absl::Duration wait : {absl::ZeroDuration(), watch}) {
-    absl::SleepFor(wait);
+  Advisor advisor(watch);
+  const absl::Duration end = clock.Now() + watch;
+  for (absl::Duration left = watch; left >= absl::ZeroDuration();) {
     SYNCLINE_ASSIGN_OR_RETURN(const std::string status,
                               FetchStatusJson(flags.coordinator, flags.tls, kTimeout));
     SYNCLINE_RETURN_IF_ERROR(advisor.Add(status, clock.Now()));
     // A job that is not listed is not worth watching.
     const absl::Status found = advisor.FiguresOf(flags.job).status();
-    if (!absl::IsNotFound(found)) continue;
-    SYNCLINE_RETURN_IF_ERROR(
-        StatusOfJob(status, flags.job, JobsStartedWith(flags.coordinator)).status());
-    return found;
+    if (absl::IsNotFound(found)) {
+      SYNCLINE_RETURN_IF_ERROR(
+          StatusOfJob(status, flags.job, JobsStartedWith(flags.coordinator)).status());
+      return found;
+    }
+    left = end - clock.Now();
+    absl::SleepFor(std::clamp(left, absl::ZeroDuration(), kLookEvery));
   }
   SYNCLINE_ASSIGN_OR_RETURN(const JobFigures figures, advisor.FiguresOf(flags.job));
   if (flags.format == OutputFormat::kTable) {

@@ -417,6 +417,7 @@ void Services::UpdateMetrics() {
                           .residual_ratio = figures.residual_ratio,
                           .diverged_blocks = static_cast<double>(figures.diverged_blocks),
                           .left_out_steps = static_cast<double>(member.left_out),
+                          .window_fill = member.window_fill,
                           .phases = member.phases});
       ranks.insert(member.rank);
       gone.erase(member.rank);

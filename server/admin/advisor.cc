@@ -40,6 +40,9 @@ Json AllAsJson(const JobFigures& figures) {
 
 }  // namespace
 
+Advisor::Advisor(absl::Duration length)
+    : length_(std::max(length, WorkerWindow::kLength)) {}
+
 absl::Status Advisor::Add(const std::string& status_json, absl::Duration now) {
   const Json status = Json::parse(status_json, nullptr, /*allow_exceptions=*/false);
   if (!status.is_object()) return absl::InternalError("a status that is not JSON");
@@ -60,38 +63,63 @@ absl::Status Advisor::Add(const std::string& status_json, absl::Duration now) {
     job.settings = {.push_codec = of->value("push_codec", ""),
                     .publish_codec = of->value("publish_codec", ""),
                     .is_one_host = is_one_host};
+    AddEpoch(*of, job);
     AddMembers(*of, job);
   }
   return absl::OkStatus();
 }
 
+void Advisor::AddEpoch(const Json& of, Job& job) {
+  const uint64_t epoch = of.value("epoch", uint64_t{0});
+  if (epoch == job.epoch) return;
+  job.began_lately = job.epoch != 0;
+  job.epoch = epoch;
+  job.began_at.reset();
+  for (const Json& event : of.value("events", Json::array())) {  // oldest first
+    if (event.value("kind", "") != "epoch") continue;
+    job.began_at = event.value("step", uint64_t{0});
+  }
+  job.workers.clear();
+  job.servers.clear();
+}
+
 void Advisor::AddMembers(const Json& of, Job& job) const {
   std::map<uint32_t, Worker> before = std::exchange(job.workers, {});
   double ratios = 0;
+  bool has_stepped = false;  // a worker, in this epoch
   for (const Json& member : of.value("members", Json::array())) {
     const auto rank = member.value("rank", 0U);
     const auto incarnation = member.value("incarnation", 0U);
     const auto known = before.find(rank);
-    Worker& worker = job.workers[rank];
+    Worker worker = {.incarnation = incarnation, .window = WorkerWindow(length_)};
     if (known != before.end() && known->second.incarnation == incarnation) {
       worker = std::move(known->second);
     }
-    worker.incarnation = incarnation;
-    worker.window.Add(
-        {.phases = PhasesOf(member.value("phases", Json::object()), kWorkerPhaseNames),
-         .bytes = member.value("bytes", uint64_t{0})},
-        now_);
     ratios += member.value("compression", Json::object()).value("ratio", 1.0);
+    if (job.began_at && member.value("step", uint64_t{0}) <= *job.began_at) {
+      job.began_lately = true;
+    } else {
+      has_stepped = true;
+      worker.window.Add(
+          {.phases = PhasesOf(member.value("phases", Json::object()), kWorkerPhaseNames),
+           .bytes = member.value("bytes", uint64_t{0})},
+          now_);
+    }
+    job.workers.insert_or_assign(rank, std::move(worker));
   }
   if (!job.workers.empty()) {
     job.settings.compression =
         std::max(1.0, ratios / static_cast<double>(job.workers.size()));
   }
+  if (!has_stepped) return;
   auto servers = std::exchange(job.servers, {});
   for (const Json& server : of.value("server_phases", Json::array())) {
-    auto& window = job.servers[server.value("server", 0U)];
-    window = std::move(servers[server.value("server", 0U)]);
+    const auto number = server.value("server", 0U);
+    const auto known = servers.find(number);
+    ServerWindow window =
+        known == servers.end() ? ServerWindow(length_) : std::move(known->second);
     window.Add({.phases = PhasesOf(server, kServerPhaseNames)}, now_);
+    job.servers.insert_or_assign(number, std::move(window));
   }
 }
 
@@ -115,9 +143,13 @@ absl::StatusOr<JobFigures> Advisor::FiguresOf(const std::string& name) const {
   JobFigures figures = job.settings;
   double bytes = 0;
   absl::Duration looked_at = absl::ZeroDuration(), still_for = absl::InfiniteDuration();
+  bool is_new = job.began_lately;  // the epoch, and no step of it was seen yet
   for (const auto& [rank, worker] : job.workers) {
     const auto mean = worker.window.OfAStep(now_);
-    still_for = std::min(still_for, now_ - worker.window.changed());
+    if (!worker.window.is_empty()) {
+      still_for = std::min(still_for, now_ - worker.window.changed());
+    }
+    is_new = is_new && !worker.window.has_step();
     if (!mean) {
       figures.without_a_step.push_back(rank);
       continue;
@@ -127,6 +159,11 @@ absl::StatusOr<JobFigures> Advisor::FiguresOf(const std::string& name) const {
     looked_at = std::max(looked_at, mean->length);
   }
   if (figures.workers.empty()) {
+    if (is_new) {
+      return fails("has epoch ", job.epoch,
+                   " for too few steps yet; the first one, in which workers wait for "
+                   "those that come or go, does not count; ask again");
+    }
     return fails("made no step on any worker in ", absl::FormatDuration(still_for),
                  "; ask for a longer time");
   }

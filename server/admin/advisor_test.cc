@@ -166,6 +166,59 @@ TEST(Advisor, ANewcomerWithoutAStepIsLeftOutAndNamed) {
   EXPECT_TRUE(look(60)->without_a_step.empty());
 }
 
+// Makes the status of a job on one host whose workers make a step in 0.1 s. At 20 s worker
+// 1 stops, and worker 0 waits for it until epoch 2 begins without it, at 26 s.
+constexpr double kStopped = 20, kGivenUp = 26;
+std::string StatusWithAStop(double now) {
+  const double waited = std::clamp(now - kStopped, 0.0, kGivenUp - kStopped);
+  const double steps = std::floor((now - waited) * 10 + 1e-6);
+  // The sums of the step in which it waits are reported with the next one.
+  const double reported = now < kGivenUp + 0.1 ? 0 : kGivenUp - kStopped;
+  const auto member = [&](int rank) {
+    return absl::StrCat(R"({"rank":)", rank, R"(,"incarnation":1,"step":)", steps,
+                        R"(,"phases":{"steps":)", steps, R"(,"seconds":{"compute":)",
+                        0.09 * steps, R"(,"others":)", 0.01 * steps + reported, "}}}");
+  };
+  const bool is_over = now >= kGivenUp;
+  return absl::StrCat(
+      R"({"servers":[{"lanes":"shared memory of this host"}],"jobs":[{"job":1,)",
+      R"("name":"bert","phase":"running","mode":"bsp","epoch":)", is_over ? 2 : 1,
+      R"(,"events":[{"kind":"epoch","step":0})",
+      is_over ? R"(,{"kind":"death","step":200},{"kind":"epoch","step":200})" : "",
+      R"(],"members":[)", member(0), is_over ? "" : "," + member(1),
+      R"(],"server_phases":[{"server":0,"steps":)", steps, R"(,"seconds":{"step":)",
+      0.005 * steps, R"(,"decide":)", waited, "}}]}]}");
+}
+
+TEST(Advisor, TheWaitForAWorkerThatStoppedIsNeitherTheServersNorADecision) {
+  Advisor dashboard;
+  for (int now = 0; now <= 60; ++now) {
+    ASSERT_TRUE(dashboard.Add(StatusWithAStop(now), absl::Seconds(now)).ok());
+    const auto figures = dashboard.FiguresOf("bert");
+    if (!figures.ok()) {
+      EXPECT_TRUE(now < 3 || (now >= kGivenUp && now < kGivenUp + 3)) << now;
+      continue;
+    }
+    const auto all = Advise(*figures);
+    ASSERT_EQ(all.size(), 1u) << AdviceAsText("bert", *figures) << "after " << now;
+    EXPECT_EQ(all[0].bound, JobBound::kCompute);
+    EXPECT_NEAR(figures->step_seconds(), 0.1, 1e-6) << "after " << now;
+  }
+}
+
+TEST(Advisor, WhoeverAsksFirstAfterAWorkerWasGivenUpDoesNotSeeThatWaitEither) {
+  for (const double first : {kStopped + 5, kGivenUp, kGivenUp + 0.05}) {
+    Advisor asked;
+    ASSERT_TRUE(asked.Add(StatusWithAStop(first), absl::Seconds(first)).ok());
+    const double then = kGivenUp + 4;
+    ASSERT_TRUE(asked.Add(StatusWithAStop(then), absl::Seconds(then)).ok());
+    EXPECT_THAT(std::string(asked.FiguresOf("bert").status().message()),
+                HasSubstr("has epoch 2 for too few steps yet"));
+    ASSERT_TRUE(asked.Add(StatusWithAStop(then + 3), absl::Seconds(then + 3)).ok());
+    EXPECT_NEAR(asked.FiguresOf("bert")->step_seconds(), 0.1, 1e-6) << first;
+  }
+}
+
 TEST(Advisor, ASuccessorOfTheSameNameIsLookedAtForItself) {
   Advisor advisor;
   const auto both = [](uint64_t steps) {

@@ -14,6 +14,7 @@
 #include "prometheus/counter.h"
 #include "prometheus/gauge.h"
 #include "prometheus/registry.h"
+#include "server/admin/shard_series.h"
 #include "server/admin/traffic_series.h"
 
 namespace syncline {
@@ -122,13 +123,18 @@ constexpr WorkerFigure kWorkerFigures[] = {
      [](Figures worker) { return worker.diverged_blocks; }},
     {"syncline_worker_left_out_steps",
      "Steps that a quorum made without this worker since it joined.",
-     [](Figures worker) { return worker.left_out_steps; }}};
+     [](Figures worker) { return worker.left_out_steps; }},
+    {"syncline_worker_window_fill_ratio",
+     "Bytes on their way from a worker to the shard that has most of its window, over "
+     "the window.",
+     [](Figures worker) { return worker.window_fill; }}};
 
 }  // namespace
 
 struct Metrics::Families {
   explicit Families(prometheus::Registry& registry)
       : traffic(registry),
+        shards(registry),
         job_figures{
             &Gauges(registry, "syncline_step", "The furthest step that was applied."),
             &Gauges(registry, "syncline_epoch", "The number of the current membership."),
@@ -214,6 +220,7 @@ struct Metrics::Families {
   }
 
   TrafficFamilies traffic;
+  ShardFamilies shards;
   std::array<Family<Gauge>*, std::size(kWorkerFigures)> worker_figures;
   std::array<Family<Gauge>*, kJobFigures> job_figures;
   PhaseCounters<kWorkerPhaseNames.size()>::Of worker_phases;
@@ -249,6 +256,7 @@ struct Metrics::Families {
     // On a server, once an engine has the job.
     std::shared_ptr<JobTraffic> counted = nullptr;
     std::optional<TrafficSeries> traffic = std::nullopt;
+    std::map<uint32_t, ShardSeries> shards = {};
   };
 
   void Forget(std::map<uint32_t, Job>::iterator job)
@@ -259,6 +267,7 @@ struct Metrics::Families {
     for (const auto& [rank, series] : job->second.workers) Forget(series);
     if (job->second.phases) job->second.phases->Remove(server_phases);
     if (job->second.traffic) job->second.traffic->Remove(traffic);
+    for (const auto& [number, series] : job->second.shards) series.Remove(shards);
     for (const auto& [cause, counters] : job->second.recoveries) {
       recoveries.Remove(counters.count);
       recovery_seconds.Remove(counters.seconds);
@@ -459,6 +468,16 @@ void Metrics::SetServerPhases(uint32_t job, const ServerPhases& phases) {
                       kServerPhaseNames);
   }
   of.phases->GrowTo(phases);
+}
+
+void Metrics::SetShard(uint32_t job, uint32_t shard, const Shard& now) {
+  absl::MutexLock lock(&families_->mutex);
+  const auto found = families_->jobs.find(job);
+  if (found == families_->jobs.end()) return;
+  Families::Job& of = found->second;
+  const auto series =
+      of.shards.try_emplace(shard, families_->shards, of.name, shard).first;
+  series->second.Set(now.step_seconds, now.window_fill);
 }
 
 void Metrics::ObserveStep(uint32_t job, absl::Duration duration) {

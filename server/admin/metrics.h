@@ -111,6 +111,7 @@ class Metrics {
     double residual_ratio = 0;   // norm of the residual over the norm of a gradient
     double diverged_blocks = 0;  // views fetched again since it joined
     double left_out_steps = 0;   // steps that a quorum made without it
+    double window_fill = 0;      // of its fullest way to a shard
     WorkerPhases phases = {};    // of its present process
   };
   void SetWorker(uint32_t job, uint32_t rank, const Worker& worker);
@@ -120,6 +121,13 @@ class Metrics {
   // On a server: sets where the time of the job's steps went since the server has the
   // job.
   void SetServerPhases(uint32_t job, const ServerPhases& phases);
+
+  // On a server: sets what an engine thread, the server's number `shard`, has of the job.
+  struct Shard {
+    double step_seconds = 0;  // in which it worked on steps, so far
+    double window_fill = 0;   // of its fullest way to a worker
+  };
+  void SetShard(uint32_t job, uint32_t shard, const Shard& now);
 
   // Adds the time from the first contribution of a step until its last block made the
   // step. REQUIRES: TrafficOf has begun the job's series; otherwise this has no effect.

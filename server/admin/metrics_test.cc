@@ -107,6 +107,27 @@ TEST(Metrics, TrafficOfASuccessorOfTheSameNameBeginsAnew) {
   EXPECT_THAT(Shown(registry), HasSubstr(R"(published_bytes_total{job_name="bert"} 7)"));
 }
 
+TEST(Metrics, OfShardsEndWithTheJobAndGrowWhenAShardBeginsAnew) {
+  prometheus::Registry registry;
+  Metrics metrics(registry);
+  metrics.SetShard(1, 0, {.step_seconds = 5});
+  EXPECT_THAT(Shown(registry), Not(HasSubstr("shard="))) << "the job has no name here";
+  metrics.NameJob(1, "bert");
+  metrics.SetShard(1, 0, {.step_seconds = 5, .window_fill = 0.25});
+  metrics.SetShard(1, 3, {.step_seconds = 2, .window_fill = 1});
+  metrics.SetShard(1, 3, {.step_seconds = 2.5, .window_fill = 0.5});
+  metrics.SetShard(1, 0, {.step_seconds = 1});
+  for (const char* line :
+       {R"(syncline_shard_step_seconds_total{job_name="bert",shard="0"} 6)",
+        R"(syncline_shard_step_seconds_total{job_name="bert",shard="3"} 2.5)",
+        R"(syncline_shard_window_fill_ratio{job_name="bert",shard="0"} 0)",
+        R"(syncline_shard_window_fill_ratio{job_name="bert",shard="3"} 0.5)"}) {
+    EXPECT_THAT(Shown(registry), HasSubstr(line));
+  }
+  metrics.ForgetJob(1);
+  EXPECT_THAT(Shown(registry), Not(HasSubstr("shard=")));
+}
+
 TEST(Metrics, OfACoordinatorThereIsNoTraffic) {
   prometheus::Registry registry;
   Metrics metrics(registry);

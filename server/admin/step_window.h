@@ -5,8 +5,8 @@
 //   window.Add({.phases = sums, .bytes = bytes}, now);   // from time to time
 //   if (const auto mean = window.OfAStep(now)) …          // mean->phases.steps is 1
 //
-// The window has ten seconds, or more if they have fewer than four steps. About ten sums
-// are kept.
+// The window has ten seconds or the given length, or more if they have fewer than four
+// steps. A sum is kept for about every two seconds of it.
 //
 // Thread safety: none.
 #pragma once
@@ -29,6 +29,11 @@ class StepWindow {
  public:
   // Two sums that are less apart may differ only by chance.
   static constexpr absl::Duration kApart = absl::Seconds(2);
+  // The shortest window: at least several heartbeats.
+  static constexpr absl::Duration kLength = absl::Seconds(10);
+
+  // `length` is at least kLength.
+  explicit StepWindow(absl::Duration length = kLength) : length_(length) {}
 
   struct Sums {
     PhaseSums<kPhases> phases = {};
@@ -52,7 +57,7 @@ class StepWindow {
     const size_t size = kept_.size();
     if (size >= 2 && now - kept_[size - 2].time < kApart) kept_.pop_back();
     kept_.push_back({sums.phases, sums.bytes, now});
-    while (kept_.size() > 2 && now - kept_[1].time >= kLength &&
+    while (kept_.size() > 2 && now - kept_[1].time >= length_ &&
            steps - kept_[1].phases.steps >= kMinSteps) {
       kept_.pop_front();
     }
@@ -68,19 +73,23 @@ class StepWindow {
     if (!phases) return std::nullopt;
     const double seconds =
         std::accumulate(phases->seconds.begin(), phases->seconds.end(), 0.0);
-    const absl::Duration patience = std::max(kLength, kMinSteps * absl::Seconds(seconds));
+    const absl::Duration patience = std::max(length_, kMinSteps * absl::Seconds(seconds));
     if (now - last.time > patience) return std::nullopt;
     const uint64_t bytes = last.bytes - std::min(first.bytes, last.bytes);
     const auto steps = static_cast<double>(last.phases.steps - first.phases.steps);
     return Mean{*phases, static_cast<double>(bytes) / steps, last.time - first.time};
   }
 
-  // Returns when its last step was seen, or the first Add. REQUIRES: Add was called.
+  // Forgets all sums.
+  void Clear() { kept_.clear(); }
+  bool is_empty() const { return kept_.empty(); }
+  // Returns whether a step was seen since the first sum, however long ago.
+  bool has_step() const { return kept_.size() >= 2; }
+
+  // Returns when its last step was seen, or the first Add. REQUIRES: !is_empty().
   absl::Duration changed() const { return kept_.back().time; }
 
  private:
-  // At least several heartbeats.
-  static constexpr absl::Duration kLength = absl::Seconds(10);
   static constexpr int kMinSteps = 4;
 
   struct Kept {
@@ -88,6 +97,7 @@ class StepWindow {
     uint64_t bytes = 0;
     absl::Duration time = {};
   };
+  absl::Duration length_;
   std::deque<Kept> kept_;  // with increasing numbers of steps
 };
 

@@ -381,6 +381,7 @@ void Coordinator::Impl::OnTick() {
   ForgetFinishedJobs();
   WatchGoals();
   AnswerGoals();
+  NameSlowest();
 }
 
 void Coordinator::Impl::ForgetFinishedJobs() {

@@ -42,6 +42,7 @@
 #include "server/coordinator/events.h"
 #include "server/coordinator/job_spec.h"
 #include "server/coordinator/preparation.h"
+#include "server/coordinator/slowest_worker.h"
 #include "server/coordinator/trace_targets.h"
 #include "server/coordinator/views.h"
 
@@ -165,6 +166,7 @@ struct Heartbeat {
   WorkerPhases phases = {};             // workers
   uint64_t samples = 0;                 // workers
   StepDurations durations = {};         // workers
+  double window_fill = 0;               // workers: bytes under way over the window
 };
 struct Leave {
   std::string why = {};  // workers: the error that made it leave; empty: none
@@ -276,8 +278,7 @@ struct WorkerExit {
   std::string then = {};  // "started again (1 of 3)"; empty: unknown
   std::string said = {};  // the program's last lines; empty: unknown
 };
-// A launcher reports that it was told to end, and stops its workers (job_stop.cc). Not
-// authenticated by the workers.
+// A launcher was told to end and stops its workers (job_stop.cc), who do not confirm it.
 struct LauncherStop {
   std::string job = {};
   std::string run_id = {};
@@ -401,7 +402,7 @@ using CoordinatorBody =
     std::variant<ServerWelcome, ConfigureJob, PrepareEpoch, CommitEpoch, StepDecision,
                  DropJob, Waiting, WorkerWelcome, EpochChanged, BarrierReleased,
                  JobFailed, DescribeJob, CutAt, StepClosed, HoldBackup, BackupAt,
-                 BackupGone, TakeOver, Drained, EndServer, JournalGone>;
+                 BackupGone, TakeOver, Drained, EndServer, JournalGone, SlowestWorker>;
 
 struct ToMember {
   ConnectionId connection = 0;

@@ -4,6 +4,7 @@
 //   coordinator_drain.cc      servers that are told to end
 //   coordinator_goals.cc      watches the goals of jobs
 //   coordinator_answers.cc    acts when goals are missed
+//   coordinator_slowest.cc    tells workers which of them is the slowest
 //   coordinator_restore.cc    what is stored, and how a restart continues with it
 #pragma once
 
@@ -21,6 +22,7 @@
 #include "server/coordinator/job.h"
 #include "server/coordinator/job_record.h"
 #include "server/coordinator/outbox.h"
+#include "server/coordinator/straggler_watch.h"
 
 namespace syncline {
 
@@ -147,6 +149,7 @@ class Coordinator::Impl {
   void ForgetFinishedJobs();
   void WatchGoals();
   std::vector<GoalView> ViewGoals(uint32_t job, absl::Duration now) const;
+  void NameSlowest();
   void AnswerGoals();
   void LookForAnswer(Job& job, GoalAnswers& answers);
   absl::Status Give(const Answer& answer, Job& job);
@@ -183,6 +186,14 @@ class Coordinator::Impl {
   };
   std::map<uint32_t, Answering> answering_;  // by job id, for jobs with answers
   absl::Duration answered_at_ = -absl::InfiniteDuration();
+  struct Slowest {
+    Slowest();
+
+    StragglerWatch watch;
+    std::optional<uint32_t> told = std::nullopt;  // what members heard last
+  };
+  std::map<uint32_t, Slowest> slowest_;  // by job id
+  absl::Duration named_slowest_at_ = -absl::InfiniteDuration();
 
   absl::Duration now_;  // valid only during Apply
 };

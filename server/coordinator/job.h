@@ -209,6 +209,7 @@ class Job {
   // Servers whose connections broke, and when. They may still return.
   using LostServers = std::map<uint32_t, absl::Duration>;
   JobView View(absl::Duration now, const LostServers& lost) const;
+  void TellMembers(const SlowestWorker& slowest);
   // Its connected members.
   TraceTargets ToTrace() const;
 

@@ -152,6 +152,12 @@ void Job::TellEpoch(uint32_t rank) {
                             .key = worker.key});
 }
 
+void Job::TellMembers(const SlowestWorker& slowest) {
+  for (const auto& [rank, worker] : workers_) {
+    if (worker.welcomed && !worker.is_awaited) outbox_.Send(worker.connection, slowest);
+  }
+}
+
 void Job::Welcome(const MemberRecord& member, bool is_seeder) const {
   const JobWorker& worker = workers_.at(member.rank);
   WorkerWelcome welcome{.job = id_,

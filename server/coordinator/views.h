@@ -60,6 +60,7 @@ struct MemberView {
   WorkerPhases phases = {};
   uint64_t samples = 0;          // number of samples that it has contributed
   StepDurations durations = {};  // of its steps
+  double window_fill = 0;  // bytes on their way to the shard with most, over the window
 };
 struct LossPoint {
   uint64_t step = 0;

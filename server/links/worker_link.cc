@@ -111,6 +111,13 @@ bool WorkerLink::HasRoom(TrafficClass traffic_class, absl::Duration now) {
   return window_.Room(state, traffic_class) > 0;
 }
 
+double WorkerLink::window_fill() const {
+  const uint64_t limit =
+      parts_.endpoint->IsLocal() ? kLocalWindow : window_.limit_bytes();
+  const uint64_t waiting = parts_.endpoint->send_state().waiting_bytes();
+  return static_cast<double>(waiting) / static_cast<double>(limit);
+}
+
 std::map<WorkerLink::Key, WorkerLink::Waiting>::iterator WorkerLink::Next(
     absl::Duration now) {
   const auto header_of = [](const Waiting& waiting) -> const MessageHeader& {

@@ -78,6 +78,10 @@ class WorkerLink {
   // Returns whether the worker sends but does not read the answers.
   bool IsClogged();
 
+  // Returns the bytes on their way to the worker, over the most that there may be. It may
+  // be above 1, because the last message may exceed the window.
+  double window_fill() const;
+
   // Returns the bytes that crossed the connection, both ways, since the last call.
   uint64_t TakeCrossedBytes();
 

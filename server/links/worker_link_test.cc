@@ -100,12 +100,14 @@ TEST_F(WorkerLinkTest, LittleIsOnItsWayAndFrontBlocksOvertake) {
   for (const uint32_t block : {5u, 3u, 9u}) EXPECT_TRUE(link_.Send(View(block, 1)));
   Pump();
   EXPECT_LT(link_.endpoint().send_state().waiting_bytes(), kViewBytes + 1000);
+  EXPECT_GT(link_.window_fill(), 1) << "a view is larger than the window";
   link_.Send(View(1, 1));
   RunFor(absl::Seconds(8));
   EXPECT_THAT(Arrived(), ElementsAre("publish b3 v1", "publish b1 v1", "publish b5 v1",
                                      "publish b9 v1"));
   EXPECT_EQ(sent_, 4);
   EXPECT_FALSE(link_.is_waiting());
+  EXPECT_EQ(link_.window_fill(), 0);
 }
 
 TEST_F(WorkerLinkTest, SmallAnswersWaitForNoView) {

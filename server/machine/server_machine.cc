@@ -399,4 +399,8 @@ void ServerMachine::On(const DescribeJob& /*describe*/, ServerOutputs& outputs) 
   outputs.push_back(Misdirected{"describe_job"});
 }
 
+void ServerMachine::On(const SlowestWorker& /*slowest*/, ServerOutputs& outputs) {
+  outputs.push_back(Misdirected{"slowest_worker"});
+}
+
 }  // namespace syncline

@@ -291,6 +291,7 @@ class ServerMachine {
   void On(const BarrierReleased& released, ServerOutputs& outputs);
   void On(const JobFailed& failed, ServerOutputs& outputs);
   void On(const DescribeJob& describe, ServerOutputs& outputs);
+  void On(const SlowestWorker& slowest, ServerOutputs& outputs);
 
   void BeginLaterJournal(uint32_t id, Job& job, ServerOutputs& outputs);
   Job* Find(uint32_t job);

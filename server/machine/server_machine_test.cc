@@ -209,9 +209,9 @@ TEST(ServerMachine, WhatIsSaidOfUnknownJobsGivesNothing) {
 
 TEST(ServerMachine, MessagesForWorkersAreReported) {
   ServerMachine machine(TwoEngines());
-  const std::vector<CoordinatorBody> all = {Waiting{},      WorkerWelcome{},
-                                            EpochChanged{}, BarrierReleased{},
-                                            JobFailed{},    DescribeJob{}};
+  const std::vector<CoordinatorBody> all = {
+      Waiting{},   WorkerWelcome{}, EpochChanged{}, BarrierReleased{},
+      JobFailed{}, DescribeJob{},   SlowestWorker{}};
   for (const CoordinatorBody& said : all) {
     EXPECT_TRUE(Only<Misdirected>(machine.Apply(said))) << said.index();
   }

@@ -161,31 +161,6 @@ void Engine::Apply(uint32_t job, ShardInput input) {
   });
 }
 
-Engine::LatestReport Engine::AskProgress() {
-  absl::MutexLock lock(&report_mutex_);
-  const absl::Duration now = clock_.Now();
-  LatestReport report{.jobs = report_};
-  if (asked_at_) {
-    report.silent = now - *asked_at_;
-    return report;
-  }
-  asked_at_ = now;
-  loop_->Post([this](Transport&) {
-    std::map<uint32_t, JobReport> report;
-    for (const auto& [id, job] : jobs_) {
-      for (const auto& [life, link] : job.workers) {
-        job.shard->Crossed(life.first, life.second, link->TakeCrossedBytes());
-      }
-      report[id] = {.progress = job.shard->Progress(), .phases = job.times.sums()};
-      report[id].backup = job.records.progress();
-    }
-    absl::MutexLock answer(&report_mutex_);
-    report_ = std::move(report);
-    asked_at_.reset();
-  });
-  return report;
-}
-
 void Engine::CloseNonMembers(Job& job) {
   std::erase_if(job.workers, [&](const auto& entry) {
     const WorkerLife& life = entry.first;

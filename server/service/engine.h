@@ -185,6 +185,7 @@ class Engine : private Receiver, private Acceptor {
   struct JobReport {
     ShardProgress progress = {};
     ServerPhases phases = {};
+    double window_fill = 0;  // highest of its workers' links (WorkerLink::window_fill)
     std::optional<RecordSender::Progress> backup = {};
   };
   // The latest report of all jobs from the engine's thread, and how long it has not
@@ -270,6 +271,7 @@ class Engine : private Receiver, private Acceptor {
   void Pump(uint32_t job, WorkerLife worker);
   void PumpWaiting();
   void CountWire(const TrafficCounts& now);
+  static JobReport Report(const Job& job);
 
   void Run(uint32_t id, Job& job, const ShardInput& input);
   void Send(Job& job, const ShardReply& reply);

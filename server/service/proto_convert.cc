@@ -96,7 +96,8 @@ Heartbeat ReadBeat(const v1::Heartbeat& in) {
       .jobs = ProgressFromProto(in),
       .phases = ReadPhases<WorkerPhases>(in.phases()),
       .samples = in.figures().samples(),
-      .durations = ReadDurations(in.figures())};
+      .durations = ReadDurations(in.figures()),
+      .window_fill = in.window_fill()};
 }
 
 void WriteBeat(const Heartbeat& beat, v1::Heartbeat& out) {
@@ -108,6 +109,7 @@ void WriteBeat(const Heartbeat& beat, v1::Heartbeat& out) {
   ProgressToProto(beat.jobs, out);
   WritePhases(beat.phases, *out.mutable_phases());
   WriteFigures(beat.durations, beat.samples, *out.mutable_figures());
+  out.set_window_fill(beat.window_fill);
 }
 
 void WriteHello(const ServerHello& hello, v1::ServerHello& out) {
@@ -380,6 +382,12 @@ absl::StatusOr<CoordinatorBody> FromProto(const v1::CoordinatorMessage& message)
       return JobFailed{message.job_failed().reason()};
     case v1::CoordinatorMessage::kWorkerWelcome:
       return ReadWelcome(message.worker_welcome());
+    case v1::CoordinatorMessage::kSlowestWorker: {
+      SlowestWorker slowest;
+      const v1::SlowestWorker& in = message.slowest_worker();
+      if (in.has_rank()) slowest.rank = in.rank();
+      return slowest;
+    }
     case v1::CoordinatorMessage::kCutAt:
       return CutAt{.job = message.cut_at().job(),
                    .step = message.cut_at().step(),
@@ -457,6 +465,10 @@ v1::CoordinatorMessage ToProto(const CoordinatorBody& body, SharedBytes& shared)
           [&](const BarrierReleased& released) {
             message.mutable_barrier_released()->set_barrier(released.barrier);
             message.mutable_barrier_released()->set_barriers(released.barriers);
+          },
+          [&](const SlowestWorker& slowest) {
+            v1::SlowestWorker& out = *message.mutable_slowest_worker();
+            if (slowest.rank) out.set_rank(*slowest.rank);
           },
           [&](const JobFailed& failed) {
             message.mutable_job_failed()->set_reason(failed.reason);

@@ -229,12 +229,22 @@ absl::Status ServerNode::Converse(ControlLink& link) {
   return absl::CancelledError("the server stops");
 }
 
+void ServerNode::ShowShards(const Engine::LatestReport& report, uint32_t shard) {
+  if (options_.metrics == nullptr) return;
+  for (const auto& [id, job] : report.jobs) {
+    options_.metrics->SetShard(
+        id, shard,
+        {.step_seconds = job.phases[ServerPhase::kStep], .window_fill = job.window_fill});
+  }
+}
+
 Heartbeat ServerNode::MakeHeartbeat() {
   Heartbeat beat;
   std::map<uint32_t, JobProgress> jobs;
   std::map<uint32_t, RecordSender::Progress> backups;
-  for (const auto& engine : engines_) {
+  for (uint32_t shard = 0; const auto& engine : engines_) {
     const Engine::LatestReport report = engine->AskProgress();
+    ShowShards(report, shard++);
     beat.silent = std::max(beat.silent, report.silent);
     for (const auto& [id, report_of_job] : report.jobs) {
       AddProgress(report_of_job.progress, jobs[id]);

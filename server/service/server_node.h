@@ -140,6 +140,8 @@ class ServerNode {
   // The hello for a restarted coordinator: lists what the server holds. Messages that no
   // decision has answered follow.
   v1::MemberMessage HelloAgain() ABSL_LOCKS_EXCLUDED(mutex_);
+  // Shows the jobs of an engine, the server's number `shard`, in the metrics.
+  void ShowShards(const Engine::LatestReport& report, uint32_t shard);
   Heartbeat MakeHeartbeat();
   void SendTrace(ControlLink& link, const Heartbeat& beat) ABSL_LOCKS_EXCLUDED(mutex_);
 

@@ -355,6 +355,7 @@ TEST_F(CInterface, StatsFillWhatTheCallerKnows) {
   ASSERT_EQ(syncline_get_stats(session_, &stats), SYNCLINE_OK);
   EXPECT_EQ(stats.members, 0u);
   EXPECT_EQ(stats.late_steps, 0u);
+  EXPECT_EQ(stats.slowest_rank, -1);
   EXPECT_EQ(stats.struct_size, sizeof stats);
   stats.struct_size = 1;
   EXPECT_EQ(syncline_get_stats(session_, &stats), SYNCLINE_INVALID_ARGUMENT);

@@ -217,6 +217,10 @@ syncline_code syncline_skip(syncline_session* session, const uint32_t* tensors,
   });
 }
 
+syncline_code syncline_undeclare(syncline_session* session, uint32_t tensor) {
+  return With(session, [&](Session& of) { return of.Undeclare(tensor); });
+}
+
 syncline_code syncline_wait(syncline_session* session, uint32_t tensor,
                             int64_t timeout_ms) {
   return Waiting(session, timeout_ms, [&](Session& of, absl::Duration timeout) {
@@ -351,7 +355,9 @@ syncline_code syncline_get_stats(const syncline_session* session, syncline_stats
                           .members = now.members,
                           .steps = now.phases.steps,
                           .phase_seconds = {},
-                          .late_steps = now.late_steps};
+                          .late_steps = now.late_steps,
+                          .slowest_rank = -1};
+    if (now.slowest) filled.slowest_rank = *now.slowest;
     static_assert(std::size(filled.phase_seconds) == std::size(now.phases.seconds));
     std::ranges::copy(now.phases.seconds, filled.phase_seconds);
     std::memcpy(stats, &filled, std::min(size, sizeof filled));

@@ -211,7 +211,8 @@ typedef struct syncline_tensor {
   const uint64_t* shape;
   syncline_dtype dtype; /* of data */
   /* Initial values. From syncline_start on, new weights arrive here. prod(shape)
-   * elements, contiguous. They must stay valid until the session is freed. */
+   * elements, contiguous. They must stay valid until the session is freed or the tensor
+   * undeclared. */
   void* data;
   double learning_rate_scale; /* 0 means 1 */
   /* Optimizer options that replace the job's: "weight_decay=0,lr=0.01". NULL: none. */
@@ -292,6 +293,12 @@ SYNCLINE_API syncline_code syncline_wait(syncline_session* session, uint32_t ten
                                          int64_t timeout_ms);
 SYNCLINE_API syncline_code syncline_wait_all(syncline_session* session,
                                              int64_t timeout_ms);
+/* Ends this worker's part in a tensor, so that the memory of its weights and gradients
+ * may be freed. The session skips the tensor in every step from now on; the other
+ * workers go on with it. All calls about the tensor fail from now on. Only in mode bsp
+ * without a quorum, between two steps, after the wait for the tensor, and not for the
+ * last trained tensor; otherwise FAILED_PRECONDITION, and nothing changes. */
+SYNCLINE_API syncline_code syncline_undeclare(syncline_session* session, uint32_t tensor);
 /* Returns 1 if syncline_wait would return at once, which includes a failed session; 0
  * if not; -1 for an unknown tensor. */
 SYNCLINE_API int syncline_is_ready(const syncline_session* session, uint32_t tensor);
@@ -369,6 +376,9 @@ typedef struct syncline_stats {
   double phase_seconds[6];
   /* Steps that a quorum made without this worker; its pushes for them do not count. */
   uint64_t late_steps;
+  /* The rank that the others wait for, as the coordinator sees it over tens of seconds.
+   * -1: none, or it is not known. */
+  int64_t slowest_rank;
 } syncline_stats;
 /* Fills the fields that fit into stats->struct_size. */
 SYNCLINE_API syncline_code syncline_get_stats(const syncline_session* session,

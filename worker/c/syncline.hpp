@@ -180,6 +180,8 @@ class Session {
   void WaitAll(Timeout timeout = Forever()) {
     Check(syncline_wait_all(handle(), timeout.count()));
   }
+  // Afterwards the memory of its weights and gradients may be freed.
+  void Undeclare(TensorId tensor) { Check(syncline_undeclare(handle(), tensor)); }
   bool IsReady(TensorId tensor) const { return syncline_is_ready(handle(), tensor) == 1; }
   void Cancel() { syncline_cancel(handle()); }
   void Uncancel() { syncline_uncancel(handle()); }

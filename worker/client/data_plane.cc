@@ -234,6 +234,12 @@ void DataPlane::Skip(uint32_t tensor) {
   });
 }
 
+void DataPlane::Release(uint32_t tensor) {
+  loop_->PostQuietly([this, tensor](Transport&) {
+    if (exchange_ != nullptr) exchange_->Release(tensor);
+  });
+}
+
 void DataPlane::Settle(uint32_t tensor) {
   loop_->Post([this, tensor](Transport&) {
     Do([&](Exchange& exchange) { return exchange.Settle(tensor, clock_.Now()); });
@@ -446,6 +452,7 @@ void DataPlane::PublishProgress() {
   absl::MutexLock lock(&stats_mutex_);
   stats_ = exchange_->stats();
   stats_.foreign_messages = foreign_messages_;
+  stats_.window_fill = links_ == nullptr ? 0 : links_->window_fill();
   if (codec_choice_ != exchange_->codec_choice()) {
     codec_choice_ = exchange_->codec_choice();
   }

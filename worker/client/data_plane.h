@@ -81,6 +81,8 @@ class DataPlane : private Receiver {
   void SetRateFactor(uint32_t tensor, float factor);
   // See Exchange::Skip.
   void Skip(uint32_t tensor);
+  // See Exchange::Release.
+  void Release(uint32_t tensor);
   // See Exchange::PullAverage; answered by on_averaged.
   void PullAverage(uint32_t tensor);
   void PullState(uint32_t tensor, uint32_t array);

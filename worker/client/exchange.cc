@@ -94,6 +94,16 @@ ExchangeOutputs Exchange::Skip(uint32_t tensor, absl::Duration now) {
   return Contribute(tensor, now);
 }
 
+void Exchange::Release(uint32_t id) {
+  Tensor& tensor = tensors_[id];
+  SYNCLINE_CHECK(tensor.ready && options_.mode.is_lockstep());
+  tensor.is_released = true;
+  tensor.weights = MemoryView(TensorMemory{}, tensor.weights.size());
+  for (uint32_t b = tensor.first_block; b < tensor.first_block + tensor.blocks; ++b) {
+    blocks_[b].is_own = false;  // they are never the view
+  }
+}
+
 ExchangeOutputs Exchange::Contribute(uint32_t tensor, absl::Duration now) {
   ExchangeOutputs outputs;
   Tensor& state = tensors_[tensor];

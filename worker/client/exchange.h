@@ -102,6 +102,11 @@ class Exchange {
   // feedback is kept. REQUIRES: the tensor is ready.
   ExchangeOutputs Skip(uint32_t tensor, absl::Duration now);
 
+  // Ends the use of the tensor's weights: from now on its views are taken note of, and
+  // dropped. Its blocks still take part in every step (Skip). REQUIRES: the tensor is
+  // ready, and the mode is lockstep.
+  void Release(uint32_t tensor);
+
   // Brings the tensor's weights up to date: with everything that this worker has
   // contributed and, in mode asp, with everything that the servers hold by now.
   // ExchangeReady follows.
@@ -270,6 +275,7 @@ class Exchange {
     float rate_factor = 1;
     float next_rate_factor = 1;  // of the next gradient
     bool ready = false;
+    bool is_released = false;  // `weights` has no memory any more
     bool gave_late = false;    // its last contribution was too late, or it settles
     uint32_t encodings = 0;    // number under way
     uint32_t decodings = 0;    // number under way
@@ -400,6 +406,8 @@ class Exchange {
   void TakeCost(const DecodeWork& work);
   bool Follows(const MessageHeader& header) const;
   void Landed(const DecodeWork& work, absl::Duration now, ExchangeOutputs& outputs);
+  // The block's weights are those of this view, or nobody uses them any more.
+  void Have(const MessageHeader& header, size_t payload_bytes, ExchangeOutputs& outputs);
   // Whether the block's weights are being read or written.
   static bool IsInUse(const Block& block) {
     return block.decoding != nullptr || block.is_read;

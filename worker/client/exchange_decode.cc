@@ -113,9 +113,15 @@ void Exchange::Landed(const DecodeWork& work, absl::Duration now,
     Leave(header.block, Phase::kHeld);
     return SendPull(header.block, outputs);
   }
+  Have(header, work.payload_bytes(), outputs);
+}
+
+void Exchange::Have(const MessageHeader& header, size_t payload_bytes,
+                    ExchangeOutputs& outputs) {
+  Block& block = blocks_[header.block];
   block.version = header.step;
   block.landed = true;
-  stats_.progress_bytes += work.payload_bytes();
+  stats_.progress_bytes += payload_bytes;
   TakeRates(header, block);
   const bool is_counted = block.kind != MessageKind::kPush || Follows(header);
   if (block.phase == Phase::kIdle || block.version < block.wanted) return;

@@ -85,6 +85,8 @@ struct ExchangeStats {
   // Dropped messages that named a shard which did not send them. The data plane counts
   // them.
   uint64_t foreign_messages = 0;
+  // Bytes on their way to the shard with most, over its window. Set by the data plane.
+  double window_fill = 0;
   CodecCost encoding = {};  // of pushes
   CodecCost decoding = {};  // of views
   // Recent norm of error feedback, divided by that of gradients; 0: unknown.

@@ -195,11 +195,14 @@ void Exchange::OnPublish(const MessageHeader& header, Slice payload, absl::Durat
   if (IsParting(header.block) && Follows(header)) return Parted(header.block, outputs);
   if (!IsWelcome(header) || parting_) return;
   if (tensors_[block.range.tensor].ready) return Stash(header, payload);
+  has_news_ = has_news_ || unheld_ == 0;
+  if (tensors_[block.range.tensor].is_released) {
+    return Have(header, payload.size, outputs);
+  }
   std::shared_ptr<DecodeWork> work = AskLanding(header, std::move(payload));
   block.decoding = work.get();
   ++tensors_[block.range.tensor].decodings;
   ++decodings_;
-  has_news_ = has_news_ || unheld_ == 0;
   outputs.push_back(ExchangeDecode{std::move(work)});
 }
 

@@ -110,7 +110,10 @@ uint64_t Session::Impl::step() {
 
 SessionStats Session::Impl::Stats() {
   absl::MutexLock lock(&mutex_);
-  SessionStats stats{.epoch = epoch_, .members = members_, .phases = phases_.sums()};
+  SessionStats stats{.epoch = epoch_,
+                     .members = members_,
+                     .slowest = slowest_,
+                     .phases = phases_.sums()};
   if (data_plane_ == nullptr) return stats;
   const ExchangeStats exchange = data_plane_->stats();
   stats.bytes_pushed = exchange.bytes_pushed;
@@ -279,6 +282,7 @@ absl::StatusOr<size_t> Session::ElementsOf(TensorId tensor) const {
   return impl_->ElementsOf(tensor);
 }
 std::string Session::device_codecs() const { return impl_->device_codecs(); }
+absl::Status Session::Undeclare(TensorId tensor) { return impl_->Undeclare(tensor); }
 SessionStats Session::Stats() const { return impl_->Stats(); }
 void Session::ReportLoss(uint64_t step, double loss, uint32_t samples) {
   impl_->ReportLoss(step, loss, samples);

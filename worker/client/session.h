@@ -181,6 +181,9 @@ struct SessionStats {
   uint64_t foreign_messages = 0;
   uint64_t epoch = 0;
   uint32_t members = 0;
+  // The worker that the others wait for, as the coordinator sees it over tens of seconds.
+  // Empty: none, or it is not known.
+  std::optional<uint32_t> slowest = std::nullopt;
   WorkerPhases phases = {};  // since Start
 };
 
@@ -199,8 +202,9 @@ class Session {
   Session& operator=(const Session&) = delete;
 
   // Declares a tensor. `weights` holds the initial values, and receives new weights from
-  // Start on: prod(shape) elements that stay valid until the session is destroyed. Every
-  // worker declares the same tensors in the same order, front layers first, before Start.
+  // Start on: prod(shape) elements that stay valid until Undeclare, or until the session
+  // is destroyed. Every worker declares the same tensors in the same order, front layers
+  // first, before Start.
   // AlreadyExists: a tensor of this name exists. InvalidArgument: the shape does not fit.
   absl::StatusOr<TensorId> Declare(const TensorOptions& tensor, std::span<float> weights);
   // The same for any element type, in memory of the host or of a GPU. BF16 and FP16
@@ -276,6 +280,16 @@ class Session {
   absl::Status Skip(TensorId tensor);
   // Skips all of the tensors or, on an error, none.
   absl::Status Skip(std::span<const TensorId> tensors);
+
+  // Ends this worker's part in a tensor: its weights stay as they are, and neither they
+  // nor gradients are used any more, so the program may free their memory. The session
+  // skips the tensor in every step from now on; the other workers go on with it. Views of
+  // it still arrive, and are dropped. Error feedback is kept until Leave, which sends it.
+  // All calls about the tensor fail from now on. FailedPrecondition, and nothing changes:
+  // before Start; between PushPull and Wait; in the middle of a step; for the only trained
+  // tensor that is left; in modes other than bsp and with a quorum, where memory is
+  // written at any time; and where Skip fails. A new Session declares all tensors again.
+  absl::Status Undeclare(TensorId tensor);
 
   // Blocks until the tensor's weights include every member's contribution to the step
   // that was pushed last. In mode ssp, to the step `staleness` steps earlier; in mode

@@ -42,6 +42,13 @@ void Session::Impl::OnMessage(const v1::CoordinatorMessage& message) {
           absl::UnavailableError(absl::StrCat(
               "job '", options_.job, "' failed: ", message.job_failed().reason())),
           Failure::kRetryable));
+    case v1::CoordinatorMessage::kSlowestWorker: {
+      const v1::SlowestWorker& slowest = message.slowest_worker();
+      absl::MutexLock lock(&mutex_);
+      slowest_.reset();
+      if (slowest.has_rank()) slowest_ = slowest.rank();
+      return;
+    }
     case v1::CoordinatorMessage::kTraceOrder:
       return TakeOrder(message.trace_order());
     default:
@@ -79,6 +86,7 @@ void Session::Impl::SetStaleness(uint64_t staleness) {
 v1::MemberMessage Session::Impl::HelloAgain() {
   absl::MutexLock lock(&mutex_);
   v1::MemberMessage hello = hello_;
+  slowest_.reset();  // the coordinator that said so is gone
   if (!membership_) return hello;
   v1::HeldMembership& member = *hello.mutable_worker_hello()->mutable_member();
   member = *membership_;
@@ -106,6 +114,7 @@ void Session::Impl::OnEpochChanged(const v1::EpochChanged& change) {
   }
   epoch_ = change.epoch();
   members_ = change.members();
+  slowest_.reset();
   is_seeder_ = change.seeder();
   if (change.has_staleness()) SetStaleness(change.staleness());
   if (data_plane_ == nullptr) return;
@@ -126,6 +135,7 @@ v1::MemberMessage Session::Impl::Beat() {
     const ExchangeStats stats = data_plane_->stats();
     beat.set_bytes(stats.progress_bytes);
     beat.set_waiting(waiters_ > 0);
+    beat.set_window_fill(stats.window_fill);
     WritePhases(phases_.whole_steps(), *beat.mutable_phases());
     WriteFigures(phases_.durations(), samples_, *beat.mutable_figures());
     v1::CompressionFigures& compression = *beat.mutable_compression();

@@ -53,6 +53,7 @@ class Session::Impl {
       ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status PushPull(TensorId tensor, ConstTensorMemory gradient, uint32_t samples)
       ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::Status Undeclare(TensorId tensor) ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status ScaleLearningRate(TensorId tensor, double factor)
       ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status Skip(std::span<const TensorId> tensors) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -106,8 +107,12 @@ class Session::Impl {
     uint64_t sum_samples = 0;
     uint32_t sum_pushes = 0;
 
-    // Whether steps wait for it. A tensor without elements is never sent.
-    bool keeps_pace() const { return !options.frozen && elements > 0; }
+    bool is_undeclared = false;  // `memory` is the program's again
+
+    // Whether it is sent in every step. A tensor without elements never is.
+    bool is_trained() const { return !options.frozen && elements > 0; }
+    // Whether steps wait for the program to push or skip it.
+    bool keeps_pace() const { return is_trained() && !is_undeclared; }
   };
 
   // A call that waits: its deadline, and the number of cancellations before it began.
@@ -195,6 +200,8 @@ class Session::Impl {
   // Contributes a gradient, or none with 0 samples. REQUIRES: CheckTurn.
   void Contribute(TensorId id, ConstMemoryView gradient, uint32_t samples)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Skips the undeclared tensors that are ready in the steps that have begun.
+  void SkipUndeclared() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Whether all tensors that keep pace were pushed or skipped equally often.
   bool IsBetweenSteps() const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
   // A quorum made steps without this worker: continues with `step`.
@@ -269,8 +276,9 @@ class Session::Impl {
   // to_begin_ of them have not begun this one.
   uint64_t step_ ABSL_GUARDED_BY(mutex_) = 0;
   size_t to_begin_ ABSL_GUARDED_BY(mutex_) = 0;
-  uint64_t samples_ ABSL_GUARDED_BY(mutex_) = 0;       // of all finished steps
-  uint32_t step_samples_ ABSL_GUARDED_BY(mutex_) = 0;  // of the present step
+  std::vector<TensorId> undeclared_ ABSL_GUARDED_BY(mutex_);  // the trained ones
+  uint64_t samples_ ABSL_GUARDED_BY(mutex_) = 0;              // of all finished steps
+  uint32_t step_samples_ ABSL_GUARDED_BY(mutex_) = 0;         // of the present step
   std::unique_ptr<v1::WorkerWelcome> welcome_ ABSL_GUARDED_BY(mutex_);
   v1::MemberMessage hello_ ABSL_GUARDED_BY(mutex_);
   // Set by the welcome. HelloAgain adds the fields that change.
@@ -289,6 +297,7 @@ class Session::Impl {
   // Shards that moved before the data plane was started.
   std::vector<ShardPlace> moved_ ABSL_GUARDED_BY(mutex_);
   uint32_t members_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::optional<uint32_t> slowest_ ABSL_GUARDED_BY(mutex_);  // of the members
   ContributionPlan contributions_ ABSL_GUARDED_BY(mutex_);
   int waiters_ ABSL_GUARDED_BY(mutex_) = 0;  // user threads blocked on other members
   // A caller has been waiting for other members since `since`, in the same step.

@@ -54,7 +54,12 @@ bool Session::Impl::IsBetweenSteps() const {
 
 absl::Status Session::Impl::CheckDeclared(TensorId id) const {
   SYNCLINE_RETURN_IF_ERROR(CheckRunning());
-  if (id < tensors_.size()) return absl::OkStatus();
+  if (id < tensors_.size()) {
+    if (!tensors_[id].is_undeclared) return absl::OkStatus();
+    return absl::FailedPreconditionError(
+        absl::StrCat("tensor '", tensors_[id].options.name,
+                     "' was undeclared; it can be declared again in a new session"));
+  }
   return absl::InvalidArgumentError(absl::StrCat(
       "there is no tensor number ", id, ", only ", tensors_.size(), " are declared"));
 }
@@ -131,8 +136,9 @@ void Session::Impl::Contribute(TensorId id, ConstMemoryView gradient, uint32_t s
   samples == 0 ? data_plane_->Skip(id) : data_plane_->Push(id, gradient, samples);
   step_samples_ = std::max(step_samples_, samples);
   if (!tensor.keeps_pace() || --to_begin_ > 0) return;
-  data_plane_->Flush();
   ++step_;
+  SkipUndeclared();
+  data_plane_->Flush();
   samples_ += std::exchange(step_samples_, 0);
   phases_.Step(step_);
   to_begin_ = static_cast<size_t>(std::ranges::count_if(tensors_, &Tensor::keeps_pace));

@@ -44,6 +44,10 @@ void Session::Impl::OnReady(const ExchangeReady& is_ready) {
   if (is_ready.step && tensor.version < *is_ready.step) GoOnAt(*is_ready.step);
   if (std::exchange(tensor.ready, true)) return;
   --unready_;
+  if (tensor.is_undeclared && tensor.version < step_) {
+    SkipUndeclared();
+    data_plane_->Flush();
+  }
   if (AllReady()) phases_.Landed();
   if (tensor.waiters > 0 || AllReady()) changed_.SignalAll();
 }
@@ -102,6 +106,7 @@ absl::Status Session::Impl::Wait(TensorId id, absl::Duration timeout) {
   if (id >= tensors_.size()) {
     return absl::InvalidArgumentError(absl::StrCat("there is no tensor number ", id));
   }
+  if (tensors_[id].is_undeclared) SYNCLINE_RETURN_IF_ERROR(CheckDeclared(id));
   return WaitFor(id, Begin(timeout));
 }
 
@@ -162,6 +167,7 @@ absl::StatusOr<uint64_t> Session::Impl::PullState(StateArray array, std::span<fl
           "(docs/checkpoints.md), or mode ssp or bsp");
     }
     if (array.tensor < tensors_.size()) {
+      SYNCLINE_RETURN_IF_ERROR(CheckDeclared(array.tensor));
       const Call call = Begin(timeout);
       SYNCLINE_RETURN_IF_ERROR(SettleOne(array.tensor, call));
       timeout = call.deadline - clock_.Now();
@@ -188,6 +194,7 @@ absl::StatusOr<uint64_t> Session::Impl::Fetch(TensorId id, std::optional<uint32_
     return absl::InvalidArgumentError(
         absl::StrCat("there is no tensor number ", id, " of ", out.size(), " elements"));
   }
+  SYNCLINE_RETURN_IF_ERROR(CheckDeclared(id));
   const Call call = Begin(timeout);
   ++waiters_;
   while (average_under_way_ && AwaitChange(call)) {

@@ -115,16 +115,23 @@ void ShardLinks::Send(ExchangeSend send, SendDone done, absl::Duration now) {
 // there. Lent memory is in use until the step is over, which depends on other workers: if
 // it counted, workers could wait for each other forever.
 void ShardLinks::OfferRoom(Exchange& exchange, absl::Duration now) {
+  window_fill_ = 0;
+  const auto note = [this](size_t under_way, size_t window) {
+    window_fill_ = std::max(window_fill_,
+                            static_cast<double>(under_way) / static_cast<double>(window));
+  };
   for (uint32_t shard = 0; shard < links_.size(); ++shard) {
     Link& link = links_[shard];
     if (!link.is_welcome) continue;
     if (link.endpoint->IsLocal()) {
       const size_t sent = exchange.unacknowledged_bytes(shard);
+      note(sent, kDefaultWindowBytes);
       exchange.SetRoom(shard, kDefaultWindowBytes - std::min(kDefaultWindowBytes, sent));
       continue;
     }
     const SendState state = link.endpoint->send_state();
     link.window.Observe(state, now);
+    note(state.waiting_bytes(), link.window.limit_bytes());
     SendPace::Look look = {.held_bytes = exchange.held_bytes(shard),
                            .block_bytes = exchange.contribution_bytes(shard),
                            .window_bytes = link.window.limit_bytes(),

@@ -90,6 +90,11 @@ class ShardLinks {
   // Tells the exchange how much may be sent.
   void OfferRoom(Exchange& exchange, absl::Duration now);
 
+  // Returns the bytes on their way to the shard that has most of its window, over that
+  // window, at the last call of OfferRoom. It may be above 1, because the last message may
+  // exceed the window.
+  double window_fill() const { return window_fill_; }
+
   // Call it about 100 times a second. Reconnects where that is due, and looks for silent
   // connections: it gives them up, or returns the exchange's question to the shard.
   ExchangeOutputs Tick(Exchange& exchange, absl::Duration now);
@@ -118,6 +123,7 @@ class ShardLinks {
   ShardLinksOptions options_;
   Transport& transport_;
   std::vector<Link> links_;
+  double window_fill_ = 0;
   absl::Duration looked_at_ = absl::ZeroDuration();
   absl::Duration passed_ = absl::ZeroDuration();  // time between the last two looks
 };

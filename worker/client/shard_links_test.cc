@@ -185,6 +185,23 @@ TEST_F(ShardLinksTest, AShardThatWaitsForOthersIsAskedAndThenGivenUp) {
       << "it hears, and cannot answer";
 }
 
+TEST_F(ShardLinksTest, SaysHowFullItsWindowIs) {
+  Arrived();
+  Answer(MessageKind::kWelcome);
+  Arrived();
+  Publish(0, 0, 1.0f);
+  Publish(1, 0, 1.0f);
+  RunFor(absl::Seconds(1));
+  EXPECT_EQ(links_->window_fill(), 0);
+  network_.SetRate(worker_->address(), shard_->address(), 1000);
+  Run(exchange_->Push(0, gradient_, 1, events_.now()));
+  links_->OfferRoom(*exchange_, events_.now());
+  EXPECT_GT(links_->window_fill(), 0);
+  EXPECT_LT(links_->window_fill(), 1);
+  RunFor(absl::Seconds(3));
+  EXPECT_EQ(links_->window_fill(), 0);
+}
+
 TEST_F(ShardLinksTest, AnIdleConnectionIsLeftAlone) {
   Arrived();
   Answer(MessageKind::kWelcome);

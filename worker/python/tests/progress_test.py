@@ -27,12 +27,16 @@ class Terminal(io.StringIO):
         return True
 
 
-def stats_of(steps, bytes_pushed=0, compute=0.0, others=0.0):
-    return syncline.Stats(bytes_pushed, 0, 0, 1, 1, steps, {**dict.fromkeys(_report.PHASES, 0.0), "compute": compute, "others": others})
+def stats_of(steps, bytes_pushed=0, compute=0.0, others=0.0, slowest=None):
+    phases = {**dict.fromkeys(_report.PHASES, 0.0), "compute": compute, "others": others}
+    return syncline.Stats(bytes_pushed, 0, 0, 1, 1, steps, phases, slowest=slowest)
 
 
 class StandIn:
     """As much of an Optimizer as progress needs."""
+
+    members_are = "worker"
+    slowest = None
 
     def __init__(self, rank=0):
         self.rank, self.steps, self.is_closed = rank, 0, False
@@ -41,7 +45,7 @@ class StandIn:
     def figures(self):
         if self.is_closed:
             raise syncline.SessionClosed("closed")
-        return stats_of(self.steps), _report.Progress()
+        return stats_of(self.steps, slowest=self.slowest), _report.Progress()
 
 
 def shown(batches, optimizer, *, stream=None, modules=WITHOUT_TQDM, clock=STOPPED, take=lambda batch: None, **more):
@@ -94,6 +98,16 @@ class Lines(unittest.TestCase):
             next(batches)
             batches.close()  # as the end of a loop that an exception ends
         self.assertEqual(stream.getvalue(), "")
+
+    def test_the_slowest_worker_is_named_once_it_is_known(self):
+        optimizer = StandIn()
+
+        def know(batch):
+            optimizer.slowest = 3
+
+        self.assertEqual(shown(range(2), optimizer, take=know, show=True), "syncline: batch 2 of 2 after 0 s, step 2, slowest: worker 3\n")
+        optimizer.members_are = "host"
+        self.assertEqual(shown(range(1), optimizer, show=True), "syncline: batch 1 of 1 after 0 s, step 3, slowest: host 3\n")
 
     def test_a_loop_may_close_the_session(self):
         optimizer = StandIn()
@@ -150,6 +164,33 @@ class Figures(OptimizerTest):
                 nn.functional.mse_loss(model(torch.ones(4, 6)), torch.ones(4, 3)).backward()
                 optimizer.step()
         self.assertRegex(stream.getvalue(), r"batch 3 of 3 after \d+ s, step 3, [\d,.]+ samples/s, waits for others \d+ %\n")
+
+    def test_all_workers_hear_which_is_slower_than_the_others(self):
+        source = """
+            import os, time, torch, syncline.torch
+            from pathlib import Path
+            torch.set_num_threads(1)
+            model = torch.nn.Linear(4, 2)
+            optimizer = syncline.torch.Optimizer(model, "sgd", 0.1, push="fp32")
+            deadline = time.monotonic() + float(os.environ["PATIENCE"])
+            known = [Path(os.environ["PLACE"]) / str(rank) for rank in range(2)]
+            while not all(path.exists() for path in known):
+                assert time.monotonic() < deadline, "nobody was called the slowest"
+                time.sleep(0.4 if optimizer.rank == 1 else 0.02)
+                model(torch.ones(8, 4)).sum().backward()
+                optimizer.step()
+                if (slowest := optimizer.session.stats.slowest) is not None:
+                    known[optimizer.rank].write_text(str(slowest))
+            optimizer.close()
+            """
+        with tempfile.TemporaryDirectory() as place:
+            program = Path(place) / "train.py"
+            program.write_text(textwrap.dedent(source))
+            run = support.Process([os.environ["SYNCLINE_BINARY"], "run", "--standalone", "--nproc-per-node", "2", "--", sys.executable,
+                                   str(program)], {"PATIENCE": str(support.PATIENCE), "PLACE": place})
+            self.addCleanup(run.kill)
+            self.assertEqual(run.wait(), 0, run.text())
+            self.assertEqual([(Path(place) / str(rank)).read_text() for rank in range(2)], ["1", "1"])
 
     def test_the_leader_of_a_host_shows_them_for_all_its_ranks(self):
         source = """

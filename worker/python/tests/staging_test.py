@@ -122,6 +122,20 @@ class Staging(support.ServersTest):
         self.assertTrue(torch.equal(tensor.weights, torch.full((4,), -2.0)), tensor.weights)
         self.assertEqual(session.step, 1)
 
+    def test_of_an_undeclared_tensor_is_over(self):
+        device = StandIn()
+        session, [first, second] = self.session(device, count=2)
+        held = weakref.ref(session._stage._placed[first.id])
+        with on(device):
+            for tensor in (first, second):
+                session.push_pull(tensor, torch.ones(4))
+            session.wait_all()
+            session.undeclare(first)
+            self.assertIsNone(held(), "its host memory is still kept")
+            session.push_pull(second, torch.ones(4))
+            session.wait_all()
+        self.assertEqual((first.weights.tolist(), second.weights.tolist()), ([-1.0] * 4, [-2.0] * 4))
+
     def test_keeps_pinned_memory_in_forked_children(self):  # which torch may not free there
         memory = []
 

@@ -1,4 +1,5 @@
 """Tests of two Optimizers in one program, such as a GAN, where each has a job of its own; and of two for one model."""
+import contextlib
 import json
 import os
 import sys
@@ -14,7 +15,7 @@ from torch_support import EXACT, OptimizerTest, make_model, nn, torch
 
 import syncline
 from syncline import _names
-from syncline.torch import Optimizer
+from syncline.torch import Optimizer, wrap
 
 
 class Gan(unittest.TestCase):
@@ -157,6 +158,54 @@ class OneModel(OptimizerTest):
         lost.session._calls.is_lost = True  # as when it was dropped
         last = self.optimizer(model, job="last")
         self.step(model, last)
+        self.assertEqual((closed.steps, lost.steps, last.steps), (0, 1, 1))
+
+    def wrap(self, parameters, job, model=None):
+        optimizer = wrap(torch.optim.SGD(parameters, 0.1), model, session=self.options(job=f"{self.id()}{job}"))
+        self.addCleanup(optimizer.session.close)
+        return optimizer
+
+    def step_wrapped(self, model, optimizer):
+        optimizer.zero_grad()
+        nn.functional.mse_loss(model(torch.ones(4, 6)), torch.ones(4, 3)).backward()
+        optimizer.step()
+
+    def test_a_second_wrap_is_refused_until_the_first_is_closed(self):
+        model = make_model()
+        first = self.wrap(model.parameters(), "first", model)
+        with self.assertRaisesRegex(syncline.FailedPrecondition, "0.weight: another wrapped optimizer trains it, in job .*first.*close"):
+            self.wrap(model.parameters(), "second", model)
+        with self.assertRaisesRegex(syncline.FailedPrecondition, "2.bias: another wrapped optimizer trains it"):
+            self.wrap([model[2].bias], "of one parameter")
+        with self.assertRaisesRegex(syncline.FailedPrecondition, "another wrapped optimizer trains it, in job .*first"):
+            self.optimizer(model, job="beside it")
+        self.step_wrapped(model, first)  # goes on
+        first.close()
+        nn.functional.mse_loss(model(torch.ones(4, 6)), torch.ones(4, 3)).backward()  # no hook is left that would send it
+        second = self.wrap(model.parameters(), "third")
+        self.step_wrapped(model, second)
+        self.assertEqual((first.steps, second.steps), (1, 1))
+        with self.assertRaisesRegex(syncline.FailedPrecondition, "group0.0: another wrapped optimizer trains it, in job .*third"):
+            self.wrap(model.parameters(), "fourth")
+
+    def test_a_wrap_of_what_an_optimizer_trains_is_refused(self):
+        model = make_model()
+        with self.optimizer(model, job="first"), self.assertRaisesRegex(
+                syncline.FailedPrecondition, "0.weight: another Optimizer trains it, in job .*first.*close"):
+            self.wrap(model.parameters(), "second", model)
+        self.step_wrapped(model, self.wrap(model.parameters(), "third", model))
+
+    def test_of_a_wrap_whose_session_was_closed_or_lost_no_hook_is_left(self):
+        model = make_model()
+        closed = self.wrap(model.parameters(), "closed")
+        closed.session.close()
+        lost = self.wrap(model.parameters(), "lost")
+        self.step_wrapped(model, lost)
+        lost.session._calls.is_lost = True  # as when it was dropped
+        with contextlib.suppress(ZeroDivisionError), self.wrap(model.parameters(), "failed"):
+            raise ZeroDivisionError
+        last = self.wrap(model.parameters(), "last")
+        self.step_wrapped(model, last)
         self.assertEqual((closed.steps, lost.steps, last.steps), (0, 1, 1))
 
     def test_two_optimizers_train_different_parts_of_a_model(self):

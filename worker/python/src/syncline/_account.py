@@ -30,6 +30,11 @@ class Account:
         self.codes[tensor] = []
         self.trained += not is_frozen
 
+    def remove(self, tensor: int, is_frozen: bool) -> None:
+        """Removes a tensor between two steps."""
+        self.begun.discard(tensor)
+        self.trained -= not is_frozen
+
     def note(self, tensors: Iterable[int]) -> None:
         """Records that these were pushed or skipped in the present step. It may be called twice."""
         self.begun.update(tensors)

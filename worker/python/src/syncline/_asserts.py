@@ -96,7 +96,15 @@ def _compare(what: _Compared, caller: Caller, timeout: float, session: Optional[
 def _meet(comparison: _Comparison, caller: Caller, call: Callable[[_group.Group], _Result]) -> _Result:
     """Runs `call` with the group of all ranks. If it fails, the group ends, so that all ranks notice."""
     try:
-        return call(_gathering.group(comparison.place, comparison.deadline, caller.asks))
+        while True:
+            group = _gathering.group(comparison.place, comparison.deadline, caller.asks)
+            try:
+                return call(group)
+            except NotEqual:
+                raise
+            except Error:
+                if not _gathering.was_over():  # a new group never was
+                    raise
     except NotEqual:
         raise
     except Error as error:

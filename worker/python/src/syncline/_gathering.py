@@ -2,11 +2,18 @@
 
 Each rank announces itself in torch.distributed's store by a token of this attempt. Rank 0 answers all tokens with the name of a new
 group (comm/collective). A rank that gives up takes its token back, so no group is made with ranks that are gone.
+
+A rank that ends the group says in the store in which call, before it does. So a rank that notices only in a later call, because it had
+all it needed of the earlier one, makes another group with that rank instead of taking it for dead.
 """
 from __future__ import annotations
 
+import atexit
+import contextlib
 import datetime
 import os
+import sys
+import threading
 import time
 import uuid
 from collections.abc import Callable
@@ -18,6 +25,7 @@ from syncline.errors import DeadlineExceeded, Error, FailedPrecondition, Invalid
 _KEYS = "syncline_assert"
 _ABSENT = "absent "
 _LOOK_AGAIN_S = 0.02
+_TELL_S = 2.0  # time that a store may take to hear that a group ends
 
 
 class Place(NamedTuple):
@@ -30,11 +38,15 @@ class Gathering:
 
     def __init__(self) -> None:
         self._group: Optional[_group.Group] = None
+        self._calls = 0  # calls with this group so far, including the present one; each is one of all ranks
+        self._name = ""
+        self._store_of_group: Any = None
         self._own_store: Any = None  # used if torch.distributed has no default group
         self._serves_store = False
         self._process = os.getpid()
         self._answered: dict[int, str] = {}  # on rank 0: the last token of each rank that was answered
         self._asks = ""
+        self._leaves_at_exit = False
         self._is_making = False  # the other ranks make a group with this one
         self.ended = 0  # number of groups that this rank has ended by an error, or by Ctrl-C
 
@@ -49,15 +61,32 @@ class Gathering:
         if self._group is None:
             store = self._store(place, deadline)
             try:
-                name = self._meet(store, place, deadline)
+                self._name, self._store_of_group, self._calls = self._meet(store, place, deadline), store, 0
                 self._is_making = True
-                self._group = self._make(name, store, place, deadline)
+                self._group = self._make(self._name, store, place, deadline)
                 self._is_making = False
             except (OSError, RuntimeError) as error:
                 if isinstance(error, Error):
                     raise
                 raise Unavailable(f"the store by which ranks meet does not answer ({error}): has rank 0 ended?") from error
+        self._calls += 1
         return self._group
+
+    def was_over(self) -> bool:
+        """Returns whether another rank has ended the group in an earlier call than the present one. If so, the next call makes another."""
+        from syncline.torch._backend.meeting import await_key
+
+        if self._group is None:
+            return False
+        try:
+            ended_in = int(await_key(self._store_of_group, self._key_of_end, 0))
+        except (OSError, RuntimeError):  # nobody has said so, or the store does not answer
+            return False
+        if ended_in >= self._calls:
+            return False
+        self._group.abort()
+        self._group = None
+        return True
 
     def drop(self) -> None:
         """Ends the group on all ranks; the next call makes another one."""
@@ -67,7 +96,35 @@ class Gathering:
         if not self._serves_store:  # a restarted rank 0 has another store
             self._own_store = None
         if group is not None:
-            group.abort()
+            try:
+                self._tell_end()
+            finally:
+                group.abort()
+
+    @property
+    def _key_of_end(self) -> str:
+        return f"{_KEYS}/ended/{self._name}"
+
+    def _tell_end(self) -> None:
+        """Tells the others in which call this rank ends the group, before they notice."""
+        def tell(store: Any, key: str, call: int) -> None:
+            with contextlib.suppress(OSError, RuntimeError):  # rank 0 may have ended, and the store with it
+                store.set(key, str(call))
+                _look(store, key)  # the answer says that it has arrived
+
+        if not self._leaves_at_exit:
+            self._leaves_at_exit = True
+            atexit.register(self._leave)
+        # A thread, because a store whose host is gone may not answer.
+        telling = threading.Thread(target=tell, args=(self._store_of_group, self._key_of_end, self._calls), daemon=True)
+        telling.start()
+        telling.join(_TELL_S)
+
+    def _leave(self) -> None:
+        """Tells the others that this rank, which ended their group and now ends, makes no other one with them."""
+        if self._group is None and self._process == os.getpid():
+            with contextlib.suppress(OSError, RuntimeError):
+                self._store_of_group.set(self._key_of_end, str(sys.maxsize))
 
     def _store(self, place: Place, deadline: float) -> Any:
         import torch.distributed as dist

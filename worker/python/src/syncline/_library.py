@@ -54,6 +54,7 @@ class StatsStruct(ctypes.Structure):
         ("steps", c_uint64),
         ("phase_seconds", c_double * 6),
         ("late_steps", c_uint64),
+        ("slowest_rank", c_int64),
     ]
 
 
@@ -80,6 +81,7 @@ _SIGNATURES = {
     "syncline_memory_free": (None, [c_void_p]),
     "syncline_scale_learning_rate": (Code, [c_void_p, c_uint32, c_double]),
     "syncline_skip": (Code, [c_void_p, POINTER(c_uint32), c_size_t]),
+    "syncline_undeclare": (Code, [c_void_p, c_uint32]),
     "syncline_wait": (Code, [c_void_p, c_uint32, c_int64]),
     "syncline_wait_all": (Code, [c_void_p, c_int64]),
     "syncline_is_ready": (c_int, [c_void_p, c_uint32]),

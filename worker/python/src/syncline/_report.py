@@ -33,6 +33,11 @@ class Stats:
     """Where this worker's time went since `start`: together all of it, and all but "compute" waiting (docs/phases.md)."""
     codecs: str = ""
     """Where gradients of tensors on GPUs are encoded and their weights decoded, and why not there; "" without such tensors."""
+    slowest: Optional[int] = None
+    """The rank that the others wait for, as the coordinator sees it over tens of seconds; None: none, or it is not known.
+
+    With local aggregation it is the number of a host.
+    """
 
 
 def stats_of(handle: ctypes.c_void_p, why_copied: Mapping[str, int]) -> Stats:
@@ -43,7 +48,8 @@ def stats_of(handle: ctypes.c_void_p, why_copied: Mapping[str, int]) -> Stats:
     copied = [f"on the CPU ({count} {'tensors' if count > 1 else 'tensor'} of a GPU copied to host memory: {why})"
               for why, count in why_copied.items()]
     return Stats(struct.bytes_pushed, struct.bytes_pulled, struct.resent_blocks, struct.epoch, struct.members, struct.steps,
-                 dict(zip(PHASES, struct.phase_seconds)), "; ".join([there, *copied] if there else copied))
+                 dict(zip(PHASES, struct.phase_seconds)), "; ".join([there, *copied] if there else copied),
+                 struct.slowest_rank if struct.slowest_rank >= 0 else None)
 
 
 class Progress:
@@ -75,7 +81,8 @@ class Progress:
 class Pace:
     """The figures of a progress bar: those that change are of the time since the last look."""
 
-    def __init__(self, stats: Stats, progress: Progress) -> None:
+    def __init__(self, stats: Stats, progress: Progress, members_are: str = "worker") -> None:
+        self._members_are = members_are
         self._look(stats, progress)
 
     def _look(self, stats: Stats, progress: Progress) -> None:
@@ -83,7 +90,7 @@ class Pace:
         self._waited, self._whole = stats.phase_seconds["others"], sum(stats.phase_seconds.values())
 
     def words(self, stats: Stats, progress: Progress) -> str:
-        """Returns ", 812 samples/s, pushes 3.9x less than FP32, waits for others 12 %"; leaves out what is not known."""
+        """Returns ", 812 samples/s, pushes 3.9x less than FP32, waits for others 12 %, slowest: worker 3"; leaves out what is not known."""
         at, samples, waited, whole = self._at, self._samples, self._waited, self._whole
         self._look(stats, progress)
         parts = [""]
@@ -94,6 +101,8 @@ class Pace:
             parts.append(f"pushes {smaller}")
         if self._whole > whole:
             parts.append(f"waits for others {100 * (self._waited - waited) / (self._whole - whole):.0f} %")
+        if stats.slowest is not None:
+            parts.append(f"slowest: {self._members_are} {stats.slowest}")
         return ", ".join(parts)
 
 

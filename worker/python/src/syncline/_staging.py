@@ -300,10 +300,14 @@ class Stage:
         self._line = self._line or Line()
         self._placed[tensor] = placed
 
+    def remove(self, tensor: int) -> None:
+        """Forgets a tensor of which no call is under way."""
+        self._placed.pop(tensor, None)
+
     @property
     def is_empty(self) -> bool:
-        """Whether all tensors of the session are in host memory."""
-        return not self._placed
+        """Whether all tensors that the session was given are in host memory."""
+        return self._line is None
 
     @property
     def on_device(self) -> int:

@@ -69,6 +69,7 @@ class Session(_lent.Allocator):
     steps_are = "steps"
     """What the summary calls them, and what is counted as samples."""
     samples_are = "samples"
+    members_are = "worker"
 
     def __init__(self, **options: Option) -> None:
         self._calls = Calls()
@@ -269,6 +270,20 @@ class Session(_lent.Allocator):
         self.account.is_between_steps()
         _account.call(self._calls, "skip", codes, (ctypes.c_uint32 * len(ids))(*ids), len(ids))
         self.account.note(ids)
+
+    def undeclare(self, tensor: Tensor) -> None:
+        """Ends this worker's part in a tensor, and lets go of its arrays. Call it between two steps, after the tensor's `wait`.
+
+        The weights stay as they are. The session skips the tensor in every step from now on; the other workers go on with it. Raises
+        FailedPrecondition in the middle of a step, for the last trained tensor, in modes other than bsp, and with a quorum.
+        """
+        tensor.of(self._calls)
+        self._stage.settle(tensor.id)
+        self._do("undeclare", tensor.id)
+        self._stage.remove(tensor.id)
+        self.account.remove(tensor.id, tensor.frozen)
+        self._gradients.pop(tensor.id, None)
+        self._tensors.remove(tensor)
 
     def wait(self, tensor: Tensor, timeout: Optional[float] = None) -> None:
         """Blocks until the weights include every member's contribution to the step that was pushed last."""

@@ -41,7 +41,8 @@ def progress(batches: Iterable[Batch], optimizer: Joined, show: Optional[bool] =
             ...
 
     Beside the number of batches it shows the job's step; samples per second of this worker, if `samples=` says how many a step has; how
-    much smaller pushes are than FP32; and the share of the time in which this worker waits for the others.
+    much smaller pushes are than FP32; the share of the time in which this worker waits for the others; and for which worker they wait,
+    if one has been slower than the others for some time.
 
     In a terminal or a notebook this is a bar if tqdm is installed, otherwise lines at growing intervals. `show` is None: nothing is shown
     if standard error is anything else. True: lines are printed there, too. False: nothing is shown.
@@ -66,7 +67,7 @@ class _Figures:
 
     def __init__(self, optimizer: Joined) -> None:
         self._optimizer = optimizer
-        self._pace = Pace(*optimizer.session.figures())
+        self._pace = Pace(*optimizer.session.figures(), optimizer.session.members_are)
 
     def words(self) -> str:
         """Returns the figures since the last call; "" once the session is closed."""

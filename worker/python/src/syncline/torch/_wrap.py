@@ -14,6 +14,7 @@ from syncline.errors import FailedPrecondition, InvalidArgument
 from syncline.session import Option, Session
 from syncline.torch._ddp.average import Averager
 from syncline.torch._host.session import close_after
+from syncline.torch._optimizer.one_each import check_only_one, note_hooks
 from syncline.torch._optimizer.sent import Sent, changed
 from syncline.torch._optimizer.weight import watch
 
@@ -43,12 +44,13 @@ class _Averaged(torch.optim.Optimizer):
         super().__init__(optimizer.param_groups, optimizer.defaults)
         self.param_groups, self.state, self.defaults = optimizer.param_groups, optimizer.state, optimizer.defaults
         self._watches = [watch(parameter, functools.partial(self._on_gradient, parameter)) for parameter in self._parameters]
+        note_hooks(self, "wrapped optimizer", names)
 
     def _on_gradient(self, parameter: torch.nn.Parameter) -> None:
         self._end_step()
         if self._is_averaged:
             raise FailedPrecondition(f"{self._name(parameter)}: a backward between synchronize() and step(); call step() first")
-        if self._pushes and not self._is_closed:
+        if self._pushes:
             self._push(parameter)
 
     def _name(self, parameter: torch.nn.Parameter) -> str:
@@ -218,12 +220,16 @@ class _Averaged(torch.optim.Optimizer):
         """The number of workers with which the job began."""
         return self.session.world_size
 
-    _is_closed = False
-
     def close(self) -> None:
         """Leaves the job. This happens by itself at the end of the program."""
-        self._is_closed = True
+        self._remove_hooks()
         self.session.close()
+
+    def _remove_hooks(self) -> None:
+        for one in self._watches:
+            if one is not None:
+                one.remove()
+        self._watches = []
 
     def __enter__(self) -> _Averaged:
         return self
@@ -232,7 +238,7 @@ class _Averaged(torch.optim.Optimizer):
                  traceback: Optional[TracebackType]) -> None:
         if error is None:
             return self.close()
-        self._is_closed = True
+        self._remove_hooks()
         close_after(self.session, error)
 
 
@@ -250,7 +256,7 @@ def wrap(optimizer: torch.optim.Optimizer, model: Optional[torch.nn.Module] = No
 
     It joins the job and gives all workers the weights of the first. From then on each worker has its own weights and state, which are
     the same on all; so no worker can join later. Use syncline.torch.Optimizer or LocalSGD for that. To clip gradients, call
-    optimizer.synchronize() before.
+    optimizer.synchronize() before. A second wrap() of one of the parameters is refused until the first is closed.
 
     `model` gives parameters their names in errors and `syncline status`. `push` is any codec (docs/compression.md), `publish` is
     "fp32", "bf16" or "fp16", and `gradient` is what the servers do to the mean (clip_global_norm=1). `mode` must be "bsp"; give it if
@@ -259,6 +265,7 @@ def wrap(optimizer: torch.optim.Optimizer, model: Optional[torch.nn.Module] = No
     """
     if not isinstance(optimizer, torch.optim.Optimizer) or hasattr(optimizer, "session"):
         raise InvalidArgument(f"the optimizer is {optimizer!r}; give one of torch's, as torch.optim.AdamW(model.parameters(), …)")
+    check_only_one(parameter for group in optimizer.param_groups for parameter in group["params"])
     names = {id(parameter): name for name, parameter in model.named_parameters()} if model is not None else {}
     named = []
     for number, group in enumerate(optimizer.param_groups):

@@ -73,6 +73,8 @@ class HostSession(Listener):
     and restore_residuals do nothing on the other ranks.
     """
 
+    members_are = "host"
+
     def __init__(self, place: HostPlace, settings: Mapping[str, Option], options: Options) -> None:
         self._listen(place, seconds_of(options["failure_timeout"]))
         self._stage = _staging.Stage()

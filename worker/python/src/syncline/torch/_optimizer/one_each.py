@@ -1,38 +1,51 @@
-"""Keeps a parameter from having two Optimizers: each would send its gradients, and write the weights of its own job."""
+"""Keeps a parameter from having two optimizers with hooks: each would send its gradients, and write its weights or its `.grad`."""
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Protocol
+
+import torch
 
 from syncline.errors import FailedPrecondition
-from syncline.torch._optimizer.groups import Group
 
 if TYPE_CHECKING:
-    from syncline.torch._optimizer.optimizer import Optimizer
-
-_hooked: weakref.WeakSet[Optimizer] = weakref.WeakSet()  # those that have hooks on a model
+    from syncline.session import Session
 
 
-def note_hooks(optimizer: Optimizer) -> None:
-    """Notes that the optimizer trains its parameters from now on, until it is closed."""
-    _hooked.add(optimizer)
+class Hooked(Protocol):
+    """An Optimizer, or what wrap() returns."""
+
+    @property
+    def session(self) -> Session:
+        """Its session."""
+
+    def _remove_hooks(self) -> None: ...
 
 
-def check_only_one(groups: Iterable[Group]) -> None:
-    """Raises FailedPrecondition if an Optimizer that was not closed trains one of these parameters.
+# Those that have hooks: what an error calls them, and the names of their parameters by id.
+_hooked: weakref.WeakKeyDictionary[Hooked, tuple[str, Mapping[int, str]]] = weakref.WeakKeyDictionary()
 
-    If only its session was closed or lost, the hooks that it left on the model are removed, and the new Optimizer takes its place.
+
+def note_hooks(optimizer: Hooked, what: str, names: Mapping[int, str]) -> None:
+    """Notes that the optimizer, which errors call `what`, trains the parameters of these ids from now on until it is closed."""
+    _hooked[optimizer] = what, names
+
+
+def check_only_one(parameters: Iterable[torch.nn.Parameter]) -> None:
+    """Raises FailedPrecondition if one of the parameters has hooks of an optimizer that was not closed.
+
+    If only its session was closed or lost, the hooks that it left on the model are removed, and the new optimizer takes its place.
     """
-    asked = {id(parameter) for group in groups for parameter in group["params"]}
-    for other in list(_hooked):
-        shared = [weight.name for weight in other._weights if id(weight.parameter) in asked]
+    asked = {id(parameter) for parameter in parameters}
+    for other, (what, names) in list(_hooked.items()):
+        shared = [name for number, name in names.items() if number in asked]
         if not shared:
             continue
         calls = other.session._calls
         if not calls.has_left and not calls.is_lost:
             raise FailedPrecondition(
-                f"{shared[0]}: another Optimizer trains it, in job {other.session.job}, and is still open; call that one's close() first, "
-                "or make it in a `with` statement, which does so at its end")
+                f"{shared[0]}: another {what} trains it, in job {other.session.job}, and is still open; call that one's close() "
+                "first, or make it in a `with` statement, which does so at its end")
         other._remove_hooks()
-        _hooked.discard(other)
+        del _hooked[other]

@@ -90,7 +90,7 @@ class Optimizer(torch.optim.Optimizer):
         groups = make_groups(model, params, defaults)
         check_devices(model)
         check_apart(model)
-        check_only_one(groups)
+        check_only_one(parameter for group in groups for parameter in group["params"])
         super().__init__(groups, defaults)
         self.param_groups: list[Group] = groups  # torch may have copied them
         settings = option_string(defaults)
@@ -268,7 +268,7 @@ class Optimizer(torch.optim.Optimizer):
         self._add_forward_hook(self._model, self._before_model)
         self._hooks.append(self._model._register_state_dict_hook(ReadHook(self.synchronize)))
         self._hooks += watch_passes(self.session, self._model)
-        note_hooks(self)
+        note_hooks(self, "Optimizer", {id(weight.parameter): weight.name for weight in self._weights})
 
     def _add_forward_hook(self, module: torch.nn.Module, action: Callable[[], None]) -> None:
         hook = module.register_forward_pre_hook(Hook(action))

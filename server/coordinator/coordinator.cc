@@ -59,6 +59,8 @@ CoordinatorOutputs Coordinator::Impl::Apply(const CoordinatorInput& input,
     OnExit(*exit);
   } else if (const auto* stop = std::get_if<LauncherStop>(&input)) {
     OnStop(*stop);
+  } else if (const auto* pushes = std::get_if<TrainJobPushes>(&input)) {
+    OnPushes(*pushes);
   } else if (const auto* answer = std::get_if<CheckpointAnswer>(&input)) {
     OnCheckpoint(*answer);
   } else if (std::holds_alternative<Start>(input)) {

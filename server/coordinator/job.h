@@ -162,6 +162,8 @@ class Job {
   absl::StatusOr<uint64_t> CreateCheckpoint();
   // NotFound: another run. InvalidArgument: the job has no such rank.
   absl::Status OnExit(const WorkerExit& exit) const;
+  // NotFound: another run.
+  absl::Status OnPushes(const TrainJobPushes& pushes);
   // Whether a program whose launcher names that job and run takes part in this job.
   bool IsOfProgram(const std::string& job, const std::string& run_id) const;
   // Errors as OnExit.
@@ -224,6 +226,7 @@ class Job {
   void ViewServers(JobView& view, const LostServers& lost) const;
   void ViewProgress(JobView& view) const;
   uint32_t Participants(uint64_t step) const;
+  uint64_t TotalSteps() const;
   bool IsAwaited(uint32_t server) const {
     return homecoming_ && homecoming_->Awaits(server);
   }
@@ -419,7 +422,9 @@ class Job {
     absl::Duration since = {};
   };
   std::optional<HandOverUnderWay> hand_over_;
-  std::vector<JobServer> former_;  // which gave places up, and have not heard of it
+  std::vector<JobServer> former_;     // which gave places up, and have not heard of it
+  std::optional<PushCounts> pushes_;  // of all its launchers; empty: none were reported
+  PushCounts reported_pushes_;        // of the present launcher
   uint64_t moves_ = 0;
   Recoveries recoveries_;
   std::set<uint32_t> unconfigured_;

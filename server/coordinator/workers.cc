@@ -154,7 +154,8 @@ std::vector<MemberView> Workers::View(absl::Duration now,
                        .compression = worker.beat.compression,
                        .phases = worker.beat.phases,
                        .samples = worker.beat.samples,
-                       .durations = worker.beat.durations});
+                       .durations = worker.beat.durations,
+                       .links = worker.beat.links});
   }
   return members;
 }

@@ -96,7 +96,8 @@ Heartbeat ReadBeat(const v1::Heartbeat& in) {
       .jobs = ProgressFromProto(in),
       .phases = ReadPhases<WorkerPhases>(in.phases()),
       .samples = in.figures().samples(),
-      .durations = ReadDurations(in.figures())};
+      .durations = ReadDurations(in.figures()),
+      .links = FromProto(in.links())};
 }
 
 void WriteBeat(const Heartbeat& beat, v1::Heartbeat& out) {
@@ -108,6 +109,7 @@ void WriteBeat(const Heartbeat& beat, v1::Heartbeat& out) {
   ProgressToProto(beat.jobs, out);
   WritePhases(beat.phases, *out.mutable_phases());
   WriteFigures(beat.durations, beat.samples, *out.mutable_figures());
+  *out.mutable_links() = ToProto(beat.links);
 }
 
 void WriteHello(const ServerHello& hello, v1::ServerHello& out) {

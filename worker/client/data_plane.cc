@@ -446,6 +446,8 @@ void DataPlane::PublishProgress() {
   absl::MutexLock lock(&stats_mutex_);
   stats_ = exchange_->stats();
   stats_.foreign_messages = foreign_messages_;
+  stats_.sent_bytes_per_second = links_->rates().sent_bytes_per_second();
+  stats_.received_bytes_per_second = links_->rates().received_bytes_per_second();
   if (codec_choice_ != exchange_->codec_choice()) {
     codec_choice_ = exchange_->codec_choice();
   }

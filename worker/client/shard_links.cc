@@ -115,6 +115,8 @@ void ShardLinks::Send(ExchangeSend send, SendDone done, absl::Duration now) {
 // there. Lent memory is in use until the step is over, which depends on other workers: if
 // it counted, workers could wait for each other forever.
 void ShardLinks::OfferRoom(Exchange& exchange, absl::Duration now) {
+  SendState sent;
+  uint64_t received = 0;
   for (uint32_t shard = 0; shard < links_.size(); ++shard) {
     Link& link = links_[shard];
     if (!link.is_welcome) continue;
@@ -125,6 +127,9 @@ void ShardLinks::OfferRoom(Exchange& exchange, absl::Duration now) {
     }
     const SendState state = link.endpoint->send_state();
     link.window.Observe(state, now);
+    sent.accepted_bytes += state.accepted_bytes;
+    sent.gone_bytes += state.gone_bytes;
+    received += link.endpoint->received_bytes();
     SendPace::Look look = {.held_bytes = exchange.held_bytes(shard),
                            .block_bytes = exchange.contribution_bytes(shard),
                            .window_bytes = link.window.limit_bytes(),
@@ -134,6 +139,7 @@ void ShardLinks::OfferRoom(Exchange& exchange, absl::Duration now) {
     exchange.SetRoom(shard, may_send ? link.window.Room(state, TrafficClass::kOther) : 0,
                      may_send ? link.window.Room(state, TrafficClass::kUrgent) : 0);
   }
+  rates_.Observe(sent, received, now);
 }
 
 ExchangeOutputs ShardLinks::Tick(Exchange& exchange, absl::Duration now) {

@@ -28,6 +28,7 @@
 #include "comm/transport/send_window.h"
 #include "comm/transport/transport.h"
 #include "worker/client/exchange.h"
+#include "worker/client/link_rates.h"
 #include "worker/client/send_pace.h"
 
 namespace syncline {
@@ -90,6 +91,9 @@ class ShardLinks {
   // Tells the exchange how much may be sent.
   void OfferRoom(Exchange& exchange, absl::Duration now);
 
+  // How fast bytes leave and reach this host, as far as that is known.
+  const LinkRates& rates() const { return rates_; }
+
   // Call it about 100 times a second. Reconnects where that is due, and looks for silent
   // connections: it gives them up, or returns the exchange's question to the shard.
   ExchangeOutputs Tick(Exchange& exchange, absl::Duration now);
@@ -118,6 +122,7 @@ class ShardLinks {
   ShardLinksOptions options_;
   Transport& transport_;
   std::vector<Link> links_;
+  LinkRates rates_;
   absl::Duration looked_at_ = absl::ZeroDuration();
   absl::Duration passed_ = absl::ZeroDuration();  // time between the last two looks
 };

@@ -135,7 +135,8 @@ inline constexpr std::array kJobSettings = {
     JobSetting{.name = "answers",
                .member = &JobSettings::answers,
                .meaning = "what the coordinator may do when goals are missed: "
-                          "exclude_straggler, staleness<=N (docs/goals.md)",
+                          "exclude_straggler, staleness<=N, add_server "
+                          "(docs/goals.md)",
                .check = CheckAnswers,
                .canonical = CanonicalAnswers},
     JobSetting{.name = "total_steps",

@@ -321,15 +321,15 @@ bool Coordinator::Impl::MayMoveShares() const {
   const auto is_unsteady = [](const auto& entry) {
     return entry.second.IsLeaving() || entry.second.disconnected_at.has_value();
   };
-  return options_.spreads_shares && absent_.empty() &&
-         std::ranges::none_of(servers_, is_unsteady);
+  return absent_.empty() && std::ranges::none_of(servers_, is_unsteady);
 }
 
 void Coordinator::Impl::SpreadShares() {
   const bool may_begin = MayMoveShares();
   for (const auto& [name, job] : jobs_) {
     job->AwaitHandOver(now_);
-    if (may_begin && job->MayMove()) {
+    const bool moves = options_.spreads_shares || job->IsMoveAllowed(now_);
+    if (may_begin && moves && job->MayMove()) {
       job->SpreadShares(ConnectedServers(), now_);
     }
   }

@@ -140,6 +140,12 @@ class Job {
   bool MayMove() const;
   // The next step towards servers with about as many places each. REQUIRES: MayMove().
   void SpreadShares(const std::vector<JobServer>& connected, absl::Duration now);
+  // Names the server that would get a place next. Empty: nothing can move, or nothing
+  // would be better.
+  std::string Standby(const std::vector<JobServer>& connected, absl::Duration now) const;
+  // Lets one place move within a time, although nothing else moves places.
+  void AllowMove(absl::Duration now);
+  bool IsMoveAllowed(absl::Duration now) const { return now < move_allowed_until_; }
   // One that takes too long is given up.
   void AwaitHandOver(absl::Duration now);
   // Journals of jobs that have backups, too (job_journals.cc).
@@ -425,6 +431,7 @@ class Job {
   std::vector<JobServer> former_;     // which gave places up, and have not heard of it
   std::optional<PushCounts> pushes_;  // of all its launchers; empty: none were reported
   PushCounts reported_pushes_;        // of the present launcher
+  absl::Duration move_allowed_until_ = -absl::InfiniteDuration();
   uint64_t moves_ = 0;
   Recoveries recoveries_;
   std::set<uint32_t> unconfigured_;

@@ -202,6 +202,9 @@ struct JobView {
   uint32_t training_servers = 0;  // servers with trained blocks: these have records
   RecoveryView recoveries = {};
   uint64_t moves = 0;  // of shares to other servers, in this life of the coordinator
+  // The server that a share of one with two could move to if that were allowed. Only for
+  // answers to goals; empty: there is none.
+  std::string standby = {};
   std::map<uint32_t, ServerPhases> server_phases = {};  // by server
   std::vector<GoalView> goals = {};
   std::optional<AnswersView> answers = std::nullopt;  // empty: no answer is configured

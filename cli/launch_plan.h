@@ -68,6 +68,7 @@ struct RunOptions {
   // names of the settings whose flags were given without a value
   std::set<std::string> given_empty = {};
   bool local_aggregation = false;  // all workers of a host are one member of the job
+  std::string trainjob_status = "auto";  // "auto" or "never" (cli/trainjob)
   std::vector<std::pair<std::string, std::string>> env = {};  // added for every worker
   bool advises = true;  // Errors suggest flags of `syncline run` that would have helped.
   TlsOptions tls;

@@ -73,10 +73,12 @@ absl::StatusOr<int> Launcher::Run() {
     Announce();
     // While the job runs, one launcher is enough to watch its checkpoints.
     if (options_.node_rank == 0) WatchCheckpoints(JobWatch::Options::Finds::kNew);
+    PushProgress();
     outcome = StartWorkers();
   }
   if (outcome.ok()) outcome = Watch();
   if (outcome.ok() && signal_ == 0) outcome = AwaitLastCheckpoint();
+  if (outcome.ok() && signal_ == 0 && pusher_ != nullptr) pusher_->Finish();
   if (job_ != nullptr) std::ranges::for_each(job_->Closing(), Say);
   if (signal_ == 0) job_.reset();
   if (at_end_ && !coordinator_.empty()) at_end_(coordinator_);
@@ -86,6 +88,7 @@ absl::StatusOr<int> Launcher::Run() {
   }
   StopAll();
   job_.reset();  // may wait for a look-up that hangs
+  pusher_.reset();
   exits_.reset();
   RemoveDirectories(outcome);
   if (signal_ != 0) return 128 + signal_;
@@ -206,6 +209,12 @@ void Launcher::WatchCheckpoints(JobWatch::Options::Finds finds) {
                                 .tls = options_.tls,
                                 .finds = finds};
   job_ = std::make_unique<JobWatch>(watch, Say);
+}
+
+void Launcher::PushProgress() {
+  if (options_.node_rank != 0 || options_.trainjob_status == "never") return;
+  pusher_ = MakeTrainJobPusher(coordinator_, options_.tls,
+                               {.job = options_.job, .run_id = options_.run_id}, Say);
 }
 
 absl::Status Launcher::NotSaved(const std::string& why) const {

@@ -44,6 +44,7 @@
 #include "cli/launch_plan.h"
 #include "cli/process.h"
 #include "cli/process_end.h"
+#include "cli/trainjob/pusher.h"
 #include "cli/worker_error.h"
 #include "comm/job/durability.h"
 
@@ -104,6 +105,7 @@ class Launcher {
   absl::Status StartWorker(const WorkerPlan& worker);
   absl::Status Watch();
   void WatchCheckpoints(JobWatch::Options::Finds finds);
+  void PushProgress();
   // Fails with Failure::kStateUnusable when the job's last step is not saved.
   absl::Status AwaitLastCheckpoint();
   absl::Status NotSaved(const std::string& why) const;
@@ -186,8 +188,9 @@ class Launcher {
   std::function<void(const std::string&)> at_start_;
   std::function<void(const std::string&)> at_end_;
   std::unique_ptr<ProcessGroup> processes_;
-  std::unique_ptr<JobWatch> job_;       // null: no checkpoint is awaited
-  std::unique_ptr<ExitReports> exits_;  // created by the first report
+  std::unique_ptr<JobWatch> job_;           // null: no checkpoint is awaited
+  std::unique_ptr<TrainJobPusher> pusher_;  // null: this is no pod of a TrainJob
+  std::unique_ptr<ExitReports> exits_;      // created by the first report
   std::map<std::string, ReadyLine> ready_;
   std::map<std::string, uint32_t> numbers_;  // last known number of each server
   std::set<std::string> services_;

@@ -90,6 +90,15 @@ void AddServiceFlags(CLI::App& command, RunOptions& options) {
       "for programs with syncline.torch on CPUs, mode bsp (docs/pytorch.md)");
 }
 
+void AddTrainJobFlags(CLI::App& command, RunOptions& options) {
+  command
+      .add_option("--trainjob-status", options.trainjob_status,
+                  "In a pod of a Kubeflow TrainJob: auto pushes the job's progress to it "
+                  "if the pod has a token for that, never does not (docs/trainjob.md)")
+      ->check(CLI::IsMember({"auto", "never"}))
+      ->capture_default_str();
+}
+
 void AddDurabilityFlags(CLI::App& command, RunOptions& options) {
   command.add_option(
       "--checkpoint-dir", options.checkpoint_dir,
@@ -180,6 +189,7 @@ void AddRunFlags(CLI::App& command, RunOptions& options) {
   AddServiceFlags(command, options);
   AddDurabilityFlags(command, options);
   AddSettingFlags(command, options);
+  AddTrainJobFlags(command, options);
   AddLogFlags(command, options);
   AddTorchrunFlags(command, options);
   AddTlsFlags(command, &options.tls);

@@ -10,6 +10,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "comm/base/limits.h"
 #include "comm/base/nearest.h"
@@ -20,7 +21,7 @@ namespace syncline {
 namespace {
 
 constexpr std::array<std::string_view, kAnswerKinds> kKinds = {"exclude_straggler",
-                                                               "staleness"};
+                                                               "staleness", "add_server"};
 constexpr double kMaxAnswerStaleness = 64;
 
 // An option that may follow the answers.
@@ -39,8 +40,8 @@ constexpr std::array<Option, 5> kOptions = {
      {"min_workers", 1, static_cast<double>(kMaxWorkers), true, true}}};
 
 constexpr char kWhatThereIs[] =
-    "exclude_straggler and staleness<=N, with factor=, after_s=, pause_s=, per_hour= and "
-    "min_workers=";
+    "exclude_straggler, staleness<=N and add_server, with factor=, after_s=, pause_s=, "
+    "per_hour= and min_workers=";
 
 absl::Status Wrong(absl::string_view part, absl::string_view why) {
   return absl::InvalidArgumentError(
@@ -105,6 +106,11 @@ absl::StatusOr<std::string_view> ParsePart(absl::string_view part, AnswerSpec& s
     spec.staleness = static_cast<uint32_t>(most);
     return kKinds[1];
   }
+  if (named == kKinds[2]) {
+    if (!rest.empty()) return Wrong(part, "has no number");
+    spec.adds_server = true;
+    return kKinds[2];
+  }
   for (const Option& option : kOptions) {
     if (named != option.name) continue;
     if (rest.empty() || rest[0] != '=') {
@@ -154,10 +160,11 @@ std::string CanonicalAnswers(std::string_view specification) {
   const absl::StatusOr<AnswerSpec> spec = ParseAnswers(specification);
   if (!spec.ok()) return std::string(specification);
   if (spec->empty()) return "none";
-  std::string written = spec->excludes ? std::string(kKinds[0]) : "";
-  if (spec->staleness > 0) {
-    absl::StrAppend(&written, written.empty() ? "" : ",", "staleness<=", spec->staleness);
-  }
+  std::vector<std::string> kinds;
+  if (spec->excludes) kinds.emplace_back(kKinds[0]);
+  if (spec->staleness > 0) kinds.push_back(absl::StrCat("staleness<=", spec->staleness));
+  if (spec->adds_server) kinds.emplace_back(kKinds[2]);
+  std::string written = absl::StrJoin(kinds, ",");
   for (const Option& option : kOptions) {
     const double value = Get(option, *spec);
     if (value == Get(option, {})) continue;

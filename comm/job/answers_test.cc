@@ -56,7 +56,9 @@ TEST(Answers, ThatMeanTheSameAreWrittenAlike) {
             "exclude_straggler,staleness<=8,pause_s=30");
   EXPECT_EQ(CanonicalAnswers("staleness<=8"), "staleness<=8");
   EXPECT_EQ(CanonicalAnswers("nothing"), "nothing");
-  for (const char* one : {"exclude_straggler,factor=1.5,after_s=20,pause_s=30,per_hour=4,"
+  EXPECT_EQ(CanonicalAnswers("add_server, pause_s=30"), "add_server,pause_s=30");
+  for (const char* one : {"exclude_straggler,staleness<=8,add_server",
+                          "exclude_straggler,factor=1.5,after_s=20,pause_s=30,per_hour=4,"
                           "min_workers=3",
                           "exclude_straggler,staleness<=64"}) {
     EXPECT_EQ(CanonicalAnswers(one), one);
@@ -68,6 +70,7 @@ TEST(Answers, ThatAreWrongSayWhichPartAndWhatIsAllowed) {
               HasSubstr("did you mean 'exclude_straggler'?"));
   EXPECT_THAT(Refusal("codec"), HasSubstr("'codec' is not an answer; there are "));
   EXPECT_THAT(Refusal("exclude_straggler=2"), HasSubstr("factor= and after_s= say when"));
+  EXPECT_THAT(Refusal("add_server=2"), HasSubstr("has no number"));
   EXPECT_THAT(Refusal("staleness=8"), HasSubstr("must be written staleness<=N"));
   EXPECT_THAT(Refusal("staleness<=65"), HasSubstr("a whole number from 1 to 64"));
   EXPECT_THAT(Refusal("staleness<=1.5"), HasSubstr("a whole number from 1 to 64"));

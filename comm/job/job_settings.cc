@@ -112,6 +112,10 @@ std::string CanonicalCodecs(std::string_view codec) { return CanonicalTransfer(c
 
 absl::Status CheckGoals(const std::string& goals) { return ParseGoals(goals).status(); }
 
+absl::Status CheckTotalSteps(const std::string& steps) {
+  return ParseTotalSteps(steps).status();
+}
+
 absl::Status CheckAnswers(const std::string& answers) {
   const absl::StatusOr<AnswerSpec> spec = ParseAnswers(answers);
   if (!spec.ok() || !spec->excludes || spec->min_workers > 0) return spec.status();

@@ -30,6 +30,7 @@
 #include "comm/job/checkpoint_name.h"
 #include "comm/job/durability.h"
 #include "comm/job/goals.h"
+#include "comm/job/total_steps.h"
 
 namespace syncline {
 
@@ -39,9 +40,10 @@ struct JobSettings {
   CheckpointEvery checkpoint_every = {};
   uint32_t checkpoint_keep = 3;
   std::string resume = "auto";
-  std::string durability = "none";  // durability.h
-  std::string goals = "none";       // goals.h
-  std::string answers = "none";     // answers.h
+  std::string durability = "none";   // durability.h
+  std::string goals = "none";        // goals.h
+  std::string answers = "none";      // answers.h
+  std::string total_steps = "none";  // total_steps.h
 
   bool operator==(const JobSettings&) const = default;
 };
@@ -81,6 +83,7 @@ absl::Status CheckPublishCodec(const std::string& codec);
 std::string CanonicalCodecs(std::string_view codec);
 absl::Status CheckGoals(const std::string& goals);
 absl::Status CheckAnswers(const std::string& answers);
+absl::Status CheckTotalSteps(const std::string& steps);
 
 inline constexpr std::array kJobSettings = {
     JobSetting{.name = "push_codec",
@@ -132,9 +135,16 @@ inline constexpr std::array kJobSettings = {
     JobSetting{.name = "answers",
                .member = &JobSettings::answers,
                .meaning = "what the coordinator may do when goals are missed: "
-                          "exclude_straggler, staleness<=N (docs/goals.md)",
+                          "exclude_straggler, staleness<=N, add_server "
+                          "(docs/goals.md)",
                .check = CheckAnswers,
                .canonical = CanonicalAnswers},
+    JobSetting{.name = "total_steps",
+               .member = &JobSettings::total_steps,
+               .meaning = "how many steps the program is going to make, for the progress "
+                          "that others show; workers need not agree",
+               .check = CheckTotalSteps,
+               .canonical = CanonicalTotalSteps},
 };
 
 // Returns null when there is no setting of that name.

@@ -26,7 +26,8 @@ const std::pair<std::string_view, std::string> kOthers[] = {
     {"push_codec", "int8"},         {"publish_codec", "fp32"},
     {"checkpoint_every", "10 min"}, {"checkpoint_keep", "7"},
     {"resume", "run12-step5000"},   {"durability", "disk"},
-    {"goals", "step_p95_ms<=150"},  {"answers", "exclude_straggler,min_workers=2"}};
+    {"goals", "step_p95_ms<=150"},  {"answers", "exclude_straggler,min_workers=2"},
+    {"total_steps", "1000"}};
 
 TEST(JobSettings, EachIsReadAndWrittenAlike) {
   std::set<std::string_view> tried;

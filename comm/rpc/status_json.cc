@@ -100,6 +100,9 @@ Json ToJson(const v1::MemberStatus& member) {
           {"heartbeat_age_seconds", member.heartbeat_age_seconds()},
           {"left_out", member.left_out()},
           {"compression", ToJson(member.compression())},
+          {"links",
+           {{"sent_bytes_per_second", member.links().sent_bytes_per_second()},
+            {"received_bytes_per_second", member.links().received_bytes_per_second()}}},
           {"phases", ToJson(member.phases(), kWorkerPhaseNames)}};
 }
 
@@ -175,6 +178,7 @@ Json ToJson(const v1::JobStatus& job) {
           {"reason", job.reason()},
           {"epoch", job.epoch()},
           {"step", job.step()},
+          {"total_steps", job.total_steps()},
           {"parameters", job.parameters()},
           {"expected_workers", job.expected_workers()},
           {"push_codec", job.push_codec()},

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <functional>
 #include <numeric>
+#include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -17,6 +18,11 @@ constexpr double kWorthALook = 0.15;
 constexpr double kMostlyComputes = 0.8;
 constexpr double kSmallStepBytes = 256 << 10;
 constexpr double kShortStepSeconds = 0.005;
+// A link with less than this part of the others' speed is named.
+constexpr double kMuchSlower = 0.7;
+// If bytes need less than this part of the time for which workers wait, the link is not
+// what they wait for.
+constexpr double kLittleOfWait = 0.3;
 
 using Figure = std::function<double(const WorkerFigures&)>;
 
@@ -107,6 +113,73 @@ std::string ChangeOfWire(const char* option, const SmallerCodec& smaller) {
   return absl::StrCat(option, "=", smaller.name, " (docs/compression.md)");
 }
 
+// ---- Links ----
+
+using Speed = double WorkerFigures::*;
+
+std::string Mbit(double bytes_per_second) {
+  return absl::StrFormat("%.3g Mbit/s", 8e-6 * bytes_per_second);
+}
+
+// The measured links of one direction.
+struct Links {
+  double typical = 0;  // bytes in a second; the median
+  double least = 0;
+  uint32_t slowest = 0;  // rank
+};
+// Returns nullopt if no link was busy for long enough to be measured.
+std::optional<Links> MeasuredLinks(const JobFigures& job, Speed speed) {
+  std::vector<std::pair<double, uint32_t>> all;  // speed and rank
+  for (const WorkerFigures& worker : job.workers) {
+    if (worker.*speed > 0) all.emplace_back(worker.*speed, worker.rank);
+  }
+  if (all.empty()) return std::nullopt;
+  std::ranges::sort(all);
+  return Links{all[all.size() / 2].first, all.front().first, all.front().second};
+}
+
+// A direction in which workers wait for the wire.
+struct Way {
+  JobBound bound = JobBound::kUplink;
+  double waited = 0;  // seconds of a step
+  double bytes = 0;   // of a step; 0: unknown
+  Speed speed = nullptr;
+  const char* option = "";  // that names its codec
+  std::string codec = {};
+  std::string what = {};
+};
+
+// If the links were measured, the gain is that of the time that the bytes need on them:
+// they may have waited for something else.
+std::optional<Advice> AdviseOnWay(const JobFigures& job, const Way& way) {
+  const SmallerCodec smaller = SmallerThan(way.codec);
+  Advice advice = {.bound = way.bound,
+                   .gain = way.waited * smaller.saves,
+                   .sure = way.waited > 2 * ServerSeconds(job) ? Advice::Sure::kVery
+                                                               : Advice::Sure::kFairly,
+                   .what = way.what,
+                   .change = ChangeOfWire(way.option, smaller)};
+  const std::optional<Links> links = MeasuredLinks(job, way.speed);
+  if (!links || way.bytes <= 0) return IfWorthIt(job, way.waited, std::move(advice));
+  const double needed = way.bytes / links->typical;
+  absl::StrAppendFormat(&advice.what, "; its %.3g MB need %s at %s, as measured",
+                        1e-6 * way.bytes, Ms(needed), Mbit(links->typical));
+  if (links->least < kMuchSlower * links->typical) {
+    absl::StrAppend(&advice.what, ", and the link of worker ", links->slowest,
+                    " is slower: ", Mbit(links->least));
+    absl::StrAppend(&advice.change, "; or mend the link of worker ", links->slowest);
+  }
+  advice.gain = std::min(way.waited, needed) * smaller.saves;
+  if (needed < kLittleOfWait * way.waited) {
+    advice.sure = Advice::Sure::kLittle;
+    advice.change = absl::StrCat(
+        "find what holds these bytes up besides the link: busy cores of workers or "
+        "servers, or a detour; ",
+        advice.change, " saves little");
+  }
+  return IfWorthIt(job, way.waited, std::move(advice));
+}
+
 }  // namespace
 
 double WorkerFigures::total() const {
@@ -186,6 +259,7 @@ std::optional<Advice> AdviseOnStraggler(const JobFigures& job) {
   const double computes = slowest->phases[WorkerPhase::kCompute];
   const double pushes = slowest->phases[WorkerPhase::kPush];
   const bool by_link = pushes > computes;
+  const double link = slowest->sent_bytes_per_second;
   return IfWorthIt(
       job, excess,
       {.bound = JobBound::kStraggler,
@@ -193,8 +267,9 @@ std::optional<Advice> AdviseOnStraggler(const JobFigures& job) {
        .sure =
            wait(*slowest) < 0.2 * waited ? Advice::Sure::kVery : Advice::Sure::kFairly,
        .what = absl::StrCat("worker ", slowest->rank, by_link ? " pushes" : " computes",
-                            " for ", Ms(by_link ? pushes : computes),
-                            " of a step, and is ready ", Ms(excess),
+                            " for ", Ms(by_link ? pushes : computes), " of a step",
+                            by_link && link > 0 ? absl::StrCat(" at ", Mbit(link)) : "",
+                            ", and is ready ", Ms(excess),
                             " after all others, which wait for it"),
        .change =
            absl::StrCat(by_link ? "check its network, or move it nearer to the servers"
@@ -206,32 +281,34 @@ std::optional<Advice> AdviseOnStraggler(const JobFigures& job) {
 
 std::optional<Advice> AdviseOnUplink(const JobFigures& job) {
   const double up = UplinkSeconds(job);
-  const SmallerCodec smaller = SmallerThan(job.push_codec);
-  return IfWorthIt(
-      job, up,
-      {.bound = JobBound::kUplink,
-       .gain = up * smaller.saves,
-       .sure = up > 2 * ServerSeconds(job) ? Advice::Sure::kVery : Advice::Sure::kFairly,
-       .what = absl::StrCat("workers wait for ", Ms(up),
-                            " of a step until the servers have their gradients (pushes ",
-                            job.push_codec, ")"),
-       .change = ChangeOfWire("push", smaller)});
+  return AdviseOnWay(
+      job, {.bound = JobBound::kUplink,
+            .waited = up,
+            .bytes = job.pushed_bytes_per_step,
+            .speed = &WorkerFigures::sent_bytes_per_second,
+            .option = "push",
+            .codec = job.push_codec,
+            .what = absl::StrCat("workers wait for ", Ms(up),
+                                 " of a step until the servers have their gradients "
+                                 "(pushes ",
+                                 job.push_codec, ")")});
 }
 
 std::optional<Advice> AdviseOnDownlink(const JobFigures& job) {
   const double down = DownlinkSeconds(job);
-  const SmallerCodec smaller = SmallerThan(job.publish_codec);
-  return IfWorthIt(
-      job, down,
-      {.bound = JobBound::kDownlink,
-       .gain = down * smaller.saves,
-       .sure =
-           down > 2 * ServerSeconds(job) ? Advice::Sure::kVery : Advice::Sure::kFairly,
-       .what = absl::StrCat("every worker waits for ", Ms(down),
-                            " of a step until the rest of the new weights is here "
-                            "(publishes ",
-                            job.publish_codec, ")"),
-       .change = ChangeOfWire("publish", smaller)});
+  return AdviseOnWay(
+      job, {.bound = JobBound::kDownlink,
+            .waited = down,
+            .bytes = job.pushed_bytes_per_step > 0
+                         ? job.bytes_per_step - job.pushed_bytes_per_step
+                         : 0,
+            .speed = &WorkerFigures::received_bytes_per_second,
+            .option = "publish",
+            .codec = job.publish_codec,
+            .what = absl::StrCat("every worker waits for ", Ms(down),
+                                 " of a step until the rest of the new weights is here "
+                                 "(publishes ",
+                                 job.publish_codec, ")")});
 }
 
 std::optional<Advice> AdviseOnServerCpu(const JobFigures& job) {

@@ -22,6 +22,9 @@ namespace syncline {
 struct WorkerFigures {
   uint32_t rank = 0;
   WorkerPhases phases = {};
+  // Speeds of its links to other hosts, measured while they were busy. 0: unknown.
+  double sent_bytes_per_second = 0;
+  double received_bytes_per_second = 0;
 
   double total() const;
 };
@@ -32,9 +35,10 @@ struct ServerFigures {
 struct JobFigures {
   std::string push_codec = {};
   std::string publish_codec = {};
-  double compression = 1;     // FP32 bytes of gradients over bytes on the wire
-  double bytes_per_step = 0;  // of one worker, both ways
-  bool is_one_host = false;   // all servers use shared memory only: there is no network
+  double compression = 1;            // FP32 bytes of gradients over bytes on the wire
+  double bytes_per_step = 0;         // of one worker, both ways
+  double pushed_bytes_per_step = 0;  // of these, the way up; 0: unknown
+  bool is_one_host = false;  // all servers use shared memory only: there is no network
   std::vector<WorkerFigures> workers = {};
   std::vector<ServerFigures> servers = {};
   std::vector<uint32_t> without_a_step = {};  // ranks that made no step recently

@@ -10,6 +10,7 @@ namespace syncline {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 // Makes a worker. `ms`: milliseconds of compute, encode, push, others, publish, decode.
 WorkerFigures Worker(uint32_t rank, const std::array<double, 6>& ms) {
@@ -69,6 +70,74 @@ TEST(Advice, WorkersThatAreEquallyFastHaveNoStraggler) {
           .has_value());
   EXPECT_FALSE(
       AdviseOnStraggler(JobOf({Worker(0, {50, 0, 5, 5, 0, 0})}, {})).has_value());
+}
+
+// ---- Measured links ----
+
+// Workers that wait for 60 of 100 ms until the servers have their gradients of 66 kB.
+JobFigures BehindLinks(double typical, double slowest) {
+  JobFigures job =
+      JobOf({Worker(0, {40, 0, 60, 0, 0, 0}), Worker(1, {40, 0, 60, 0, 0, 0}),
+             Worker(2, {40, 0, 60, 0, 0, 0})},
+            {Server(0, {60, 0, 0, 0})});
+  job.bytes_per_step = 100e3;
+  job.pushed_bytes_per_step = 66e3;
+  for (WorkerFigures& worker : job.workers) worker.sent_bytes_per_second = typical;
+  job.workers[1].sent_bytes_per_second = slowest;
+  return job;
+}
+
+TEST(Advice, OnASlowLinkNamesItsSpeedAndTheTimeThatTheBytesNeed) {
+  const auto advice = AdviseOnUplink(BehindLinks(1.25e6, 1.2e6));
+  ASSERT_TRUE(advice.has_value());
+  EXPECT_EQ(advice->sure, Advice::Sure::kVery);
+  EXPECT_NEAR(advice->gain, 0.74 * 0.0528 / 0.1, 1e-9) << "not of all 60 ms";
+  EXPECT_THAT(advice->what,
+              HasSubstr("its 0.066 MB need 53 ms at 10 Mbit/s, as measured"));
+  EXPECT_THAT(advice->what, Not(HasSubstr("is slower")));
+  EXPECT_THAT(advice->change, HasSubstr("push=int8"));
+}
+
+TEST(Advice, OnALinkThatIsBusyWhileWorkersComputePromisesNoMoreThanTheWait) {
+  const auto advice = AdviseOnUplink(BehindLinks(0.5e6, 0.5e6));
+  ASSERT_TRUE(advice.has_value());
+  EXPECT_NEAR(advice->gain, 0.74 * 0.6, 1e-9);
+}
+
+TEST(Advice, NamesTheOneLinkThatIsSlower) {
+  const auto advice = AdviseOnUplink(BehindLinks(1.25e6, 0.25e6));
+  ASSERT_TRUE(advice.has_value());
+  EXPECT_THAT(advice->what, HasSubstr("the link of worker 1 is slower: 2 Mbit/s"));
+  EXPECT_THAT(advice->change, HasSubstr("or mend the link of worker 1"));
+}
+
+TEST(Advice, OnWaitsThatAFastLinkDoesNotExplainIsUnsureAndPromisesLittle) {
+  const auto advice = AdviseOnUplink(BehindLinks(125e6, 125e6));
+  ASSERT_TRUE(advice.has_value());
+  EXPECT_EQ(advice->sure, Advice::Sure::kLittle);
+  EXPECT_NEAR(advice->gain, 0.74 * 0.000528 / 0.1, 1e-9);
+  EXPECT_THAT(advice->what, HasSubstr("1e+03 Mbit/s"));
+  EXPECT_THAT(advice->change, HasSubstr("find what holds these bytes up"));
+}
+
+TEST(Advice, TheWayDownHasItsOwnBytesAndSpeed) {
+  JobFigures job = JobOf({Worker(0, {40, 0, 1, 0, 60, 0})}, {Server(0, {0, 0, 0, 0})});
+  job.bytes_per_step = 100e3;
+  job.pushed_bytes_per_step = 66e3;
+  job.workers[0].sent_bytes_per_second = 125e6;
+  job.workers[0].received_bytes_per_second = 0.625e6;
+  const auto advice = AdviseOnDownlink(job);
+  ASSERT_TRUE(advice.has_value());
+  EXPECT_NEAR(advice->gain, 0.74 * 0.0544 / 0.101, 1e-9);
+  EXPECT_THAT(advice->what, HasSubstr("its 0.034 MB need 54 ms at 5 Mbit/s"));
+}
+
+TEST(Advice, AStragglerBehindASlowCableIsNamedWithItsSpeed) {
+  JobFigures job =
+      JobOf({Worker(0, {10, 0, 5, 60, 5, 0}), Worker(1, {10, 0, 65, 1, 4, 0})}, {});
+  job.workers[1].sent_bytes_per_second = 1.25e6;
+  EXPECT_THAT(AdviseOnStraggler(job)->what,
+              HasSubstr("worker 1 pushes for 65 ms of a step at 10 Mbit/s"));
 }
 
 // A worker that nobody waits for, as in mode ssp, delays nobody.

@@ -64,6 +64,7 @@ absl::Status Advisor::Add(const std::string& status_json, absl::Duration now) {
                     .publish_codec = of->value("publish_codec", ""),
                     .is_one_host = is_one_host};
     AddEpoch(*of, job);
+    job.parameters = of->value("parameters", 0.0);
     AddMembers(*of, job);
   }
   return absl::OkStatus();
@@ -95,6 +96,9 @@ void Advisor::AddMembers(const Json& of, Job& job) const {
     if (known != before.end() && known->second.incarnation == incarnation) {
       worker = std::move(known->second);
     }
+    const Json links = member.value("links", Json::object());
+    worker.sent_bytes_per_second = links.value("sent_bytes_per_second", 0.0);
+    worker.received_bytes_per_second = links.value("received_bytes_per_second", 0.0);
     ratios += member.value("compression", Json::object()).value("ratio", 1.0);
     if (job.began_at && member.value("step", uint64_t{0}) <= *job.began_at) {
       job.began_lately = true;
@@ -154,7 +158,11 @@ absl::StatusOr<JobFigures> Advisor::FiguresOf(const std::string& name) const {
       figures.without_a_step.push_back(rank);
       continue;
     }
-    figures.workers.push_back({.rank = rank, .phases = mean->phases});
+    figures.workers.push_back(
+        {.rank = rank,
+         .phases = mean->phases,
+         .sent_bytes_per_second = worker.sent_bytes_per_second,
+         .received_bytes_per_second = worker.received_bytes_per_second});
     bytes += mean->bytes;
     looked_at = std::max(looked_at, mean->length);
   }
@@ -168,6 +176,8 @@ absl::StatusOr<JobFigures> Advisor::FiguresOf(const std::string& name) const {
                  "; ask for a longer time");
   }
   figures.bytes_per_step = bytes / static_cast<double>(figures.workers.size());
+  figures.pushed_bytes_per_step = std::min(
+      figures.bytes_per_step, job.parameters * sizeof(float) / figures.compression);
   figures.seconds = absl::ToDoubleSeconds(looked_at);
   for (const auto& [server, window] : job.servers) {
     const auto mean = window.OfAStep(now_);

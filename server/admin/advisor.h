@@ -62,6 +62,8 @@ class Advisor {
   struct Worker {
     uint32_t incarnation = 0;
     WorkerWindow window;
+    double sent_bytes_per_second = 0;
+    double received_bytes_per_second = 0;
   };
   struct Job {
     uint32_t job = 0;
@@ -73,6 +75,7 @@ class Advisor {
     std::string phase = {};
     JobFigures settings = {};  // without workers and servers
     std::string mode = {};
+    double parameters = 0;
     std::map<uint32_t, Worker> workers = {};  // by rank
     std::map<uint32_t, ServerWindow> servers = {};
   };

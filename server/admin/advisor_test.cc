@@ -30,14 +30,16 @@ std::string Status(const Seen& seen) {
   const auto member = [&](int rank, double compute, double others) {
     return absl::StrCat(
         R"({"rank":)", rank, R"(,"incarnation":)", seen.incarnation, R"(,"bytes":)",
-        1000 * seen.steps, R"(,"compression":{"ratio":2},"phases":{"steps":)", seen.steps,
+        1000 * seen.steps,
+        R"(,"links":{"sent_bytes_per_second":2e6,"received_bytes_per_second":3e6})",
+        R"(,"compression":{"ratio":2},"phases":{"steps":)", seen.steps,
         R"(,"seconds":{"compute":)", compute * static_cast<double>(seen.steps),
         R"(,"others":)", others * static_cast<double>(seen.steps), "}}}");
   };
   return absl::StrCat(
       R"({"servers":[{"lanes":"TLS"}],"jobs":[{"job":)", seen.job,
       R"(,"name":"bert","phase":")", seen.phase, R"(","mode":")", seen.mode,
-      R"(","push_codec":"bf16","publish_codec":"bf16","members":[)",
+      R"(","parameters":200,"push_codec":"bf16","publish_codec":"bf16","members":[)",
       member(0, 0.01, 0.03), ",", member(1, 0.04, 0.0),
       R"(],"server_phases":[{"server":3,"steps":)", seen.steps, R"(,"seconds":{"step":)",
       0.002 * static_cast<double>(seen.steps), "}}]}]}");
@@ -55,6 +57,9 @@ TEST(Advisor, TakesDifferencesOfStatuses) {
   EXPECT_NEAR(figures->step_seconds(), 0.04, 1e-9);
   EXPECT_NEAR(figures->bytes_per_step, 1000, 1e-9);
   EXPECT_NEAR(figures->compression, 2, 1e-9);
+  EXPECT_NEAR(figures->pushed_bytes_per_step, 400, 1e-9) << "200 parameters, halved";
+  EXPECT_EQ(figures->workers[0].sent_bytes_per_second, 2e6);
+  EXPECT_EQ(figures->workers[1].received_bytes_per_second, 3e6);
   ASSERT_EQ(figures->servers.size(), 1u);
   EXPECT_EQ(figures->servers[0].server, 3u);
   EXPECT_THAT(AdviceAsText("bert", *figures), HasSubstr("75 %  straggler"));

@@ -105,6 +105,9 @@ struct JobMetrics::Families {
             "Bytes of gradients that workers pushed: in FP32, and on the wire.")),
         samples(CounterFamily(registry, "syncline_samples_total",
                               "Samples of the gradients that workers have pushed.")),
+        pushes(CounterFamily(registry, "syncline_trainjob_pushes_total",
+                             "Times that a launcher has pushed a job's progress to its "
+                             "TrainJob, by result.")),
         goals(registry) {
     for (size_t i = 0; i < gauges.size(); ++i) {
       gauges[i] = &GaugeFamily(registry, kGauges[i].name, kGauges[i].help);
@@ -122,6 +125,7 @@ struct JobMetrics::Families {
   Family<Counter>& epoch_changes;
   Family<Counter>& gradient_bytes;
   Family<Counter>& samples;
+  Family<Counter>& pushes;
   GoalFamilies goals;
 };
 
@@ -158,6 +162,9 @@ struct JobMetrics::Series {
     for (Counter* one : epoch_changes) families.epoch_changes.Remove(one);
     for (Counter* one : {raw, wire}) families.gradient_bytes.Remove(one);
     families.samples.Remove(samples);
+    for (Counter* one : {pushed, push_failed}) {
+      if (one != nullptr) families.pushes.Remove(one);
+    }
   }
   Series(const Series&) = delete;
   Series& operator=(const Series&) = delete;
@@ -180,8 +187,18 @@ struct JobMetrics::Series {
     codec_labels = labels;
   }
 
+  void ShowPushes(const PushCounts& counts) {
+    if (pushed == nullptr) pushed = &families.pushes.Add(Labels("result", "sent"));
+    if (push_failed == nullptr) {
+      push_failed = &families.pushes.Add(Labels("result", "failed"));
+    }
+    GrowTo(*pushed, static_cast<double>(counts.sent));
+    GrowTo(*push_failed, static_cast<double>(counts.failed));
+  }
+
   void Show(const JobView& job) {
     ShowCodec(job);
+    if (job.pushes) ShowPushes(*job.pushes);
     for (size_t i = 0; i < gauges.size(); ++i) {
       const Value value = kGauges[i].value(job);
       if (!value) continue;
@@ -219,6 +236,8 @@ struct JobMetrics::Series {
   Counter* raw = nullptr;
   Counter* wire = nullptr;
   Counter* samples = nullptr;
+  Counter* pushed = nullptr;  // null: nothing is pushed
+  Counter* push_failed = nullptr;
   MemberSum of_members = {};
   GoalSeries goals;
 };

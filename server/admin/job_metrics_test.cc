@@ -94,6 +94,20 @@ TEST_F(JobMetricsTest, OfCodecsHaveTheirNamesOnlyAndFollowChanges) {
   EXPECT_THAT(Shown(), Not(HasSubstr("syncline_codec_info{")));
 }
 
+TEST_F(JobMetricsTest, OfPushesAreThereForJobsThatPush) {
+  JobView job = Job(1, "bert");
+  metrics_.Show({.jobs = {job}});
+  EXPECT_THAT(Shown(), Not(HasSubstr("syncline_trainjob_pushes_total{")));
+  job.pushes = PushCounts{.sent = 5, .failed = 2};
+  metrics_.Show({.jobs = {job}});
+  EXPECT_THAT(Shown(), HasSubstr("syncline_trainjob_pushes_total{job_name=\"bert\","
+                                 "result=\"sent\"} 5\n"));
+  EXPECT_THAT(Shown(), HasSubstr("result=\"failed\"} 2\n"));
+  job.phase = JobPhase::kOver;
+  metrics_.Show({.jobs = {job}});
+  EXPECT_THAT(Shown(), Not(HasSubstr("syncline_trainjob_pushes_total{")));
+}
+
 TEST_F(JobMetricsTest, OfSamplesGrowThroughTheLivesOfMembers) {
   JobView job = Job(1, "bert");
   const auto shows = [&](const char* sum) {

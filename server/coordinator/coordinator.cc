@@ -59,6 +59,8 @@ CoordinatorOutputs Coordinator::Impl::Apply(const CoordinatorInput& input,
     OnExit(*exit);
   } else if (const auto* stop = std::get_if<LauncherStop>(&input)) {
     OnStop(*stop);
+  } else if (const auto* pushes = std::get_if<TrainJobPushes>(&input)) {
+    OnPushes(*pushes);
   } else if (const auto* answer = std::get_if<CheckpointAnswer>(&input)) {
     OnCheckpoint(*answer);
   } else if (std::holds_alternative<Start>(input)) {
@@ -319,15 +321,15 @@ bool Coordinator::Impl::MayMoveShares() const {
   const auto is_unsteady = [](const auto& entry) {
     return entry.second.IsLeaving() || entry.second.disconnected_at.has_value();
   };
-  return options_.spreads_shares && absent_.empty() &&
-         std::ranges::none_of(servers_, is_unsteady);
+  return absent_.empty() && std::ranges::none_of(servers_, is_unsteady);
 }
 
 void Coordinator::Impl::SpreadShares() {
   const bool may_begin = MayMoveShares();
   for (const auto& [name, job] : jobs_) {
     job->AwaitHandOver(now_);
-    if (may_begin && job->MayMove()) {
+    const bool moves = options_.spreads_shares || job->IsMoveAllowed(now_);
+    if (may_begin && moves && job->MayMove()) {
       job->SpreadShares(ConnectedServers(), now_);
     }
   }

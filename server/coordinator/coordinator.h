@@ -41,6 +41,7 @@
 #include "server/coordinator/decision.h"
 #include "server/coordinator/events.h"
 #include "server/coordinator/job_spec.h"
+#include "server/coordinator/launcher_reports.h"
 #include "server/coordinator/preparation.h"
 #include "server/coordinator/slowest_worker.h"
 #include "server/coordinator/trace_targets.h"
@@ -167,6 +168,7 @@ struct Heartbeat {
   uint64_t samples = 0;                 // workers
   StepDurations durations = {};         // workers
   double window_fill = 0;               // workers: bytes under way over the window
+  LinkFigures links = {};               // workers
 };
 struct Leave {
   std::string why = {};  // workers: the error that made it leave; empty: none
@@ -269,28 +271,10 @@ struct ExcludeWorker {
   std::string why = {};
   std::optional<uint32_t> incarnation = std::nullopt;  // empty: the present one
 };
-// A launcher reports that a worker's process has failed. Not authenticated by the worker.
-struct WorkerExit {
-  std::string job = {};
-  std::string run_id = {};
-  uint32_t rank = 0;
-  std::string how = {};   // "signal 9 (Killed)"
-  std::string then = {};  // "started again (1 of 3)"; empty: unknown
-  std::string said = {};  // the program's last lines; empty: unknown
-};
-// A launcher was told to end and stops its workers (job_stop.cc), who do not confirm it.
-struct LauncherStop {
-  std::string job = {};
-  std::string run_id = {};
-  std::vector<uint32_t> ranks = {};  // ranks on its host
-  std::string why = {};              // "SIGINT (Ctrl-C)"
-  std::string host = {};
-  bool of_this_job_alone = false;  // the caller's certificate is limited to this job
-};
-
-using CoordinatorInput = std::variant<FromMember, Tick, UpdateJob, CreateCheckpoint,
-                                      DrainServer, ExcludeWorker, WorkerExit,
-                                      LauncherStop, Prepared, CheckpointAnswer, Start>;
+using CoordinatorInput =
+    std::variant<FromMember, Tick, UpdateJob, CreateCheckpoint, DrainServer,
+                 ExcludeWorker, WorkerExit, LauncherStop, TrainJobPushes, Prepared,
+                 CheckpointAnswer, Start>;
 
 // ---- What the coordinator says ----
 

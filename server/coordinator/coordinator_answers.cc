@@ -40,7 +40,8 @@ void Coordinator::Impl::AnswerGoals() {
 }
 
 void Coordinator::Impl::LookForAnswer(Job& job, GoalAnswers& answers) {
-  const JobView view = job.View(now_, {});
+  JobView view = job.View(now_, {});
+  if (MayMoveShares()) view.standby = job.Standby(ConnectedServers(), now_);
   const auto say = [&](const std::string& what, bool is_bad) {
     outbox_.Log(absl::StrCat("job '", view.name, "': ", what),
                 is_bad ? LogReason::Level::kWarning : LogReason::Level::kInfo);
@@ -68,6 +69,7 @@ void Coordinator::Impl::LookForAnswer(Job& job, GoalAnswers& answers) {
                      " ahead from now on: ", answer.why),
         true);
   }
+  if (answer.kind == AnswerKind::kAddServer) say(answer.why, true);
 }
 
 absl::Status Coordinator::Impl::Give(const Answer& answer, Job& job) {
@@ -87,6 +89,9 @@ absl::Status Coordinator::Impl::Give(const Answer& answer, Job& job) {
           .values = {{"staleness", static_cast<double>(answer.staleness)}}};
       return job.Update({.job = name, .mode = std::move(mode)}, memory).status();
     }
+    case AnswerKind::kAddServer:
+      job.AllowMove(now_);
+      return absl::OkStatus();
   }
   return absl::OkStatus();
 }

@@ -166,9 +166,11 @@ TEST_F(CoordinatorAnswers, AreRefusedWhereTheyBringNothing) {
        {std::tuple("exclude_straggler", "asp", "where no worker waits for the slowest"),
         std::tuple("exclude_straggler", "bsp:quorum=1", "bsp with a quorum"),
         std::tuple("staleness<=8", "bsp", "begin in mode ssp"),
+        std::tuple("add_server", "bsp", "needs durability=peer"),
         std::tuple("codec", "bsp", "is not an answer")}) {
-    const SyncMode sync = *ParseSyncMode(*ParseModeText(mode));
-    EXPECT_THAT(std::string(CheckAnswers(answers, sync).message()), HasSubstr(why));
+    JobSpec job = TwoTensors(2);
+    job.training.mode = *ParseModeText(mode);
+    EXPECT_THAT(std::string(CheckAnswers(answers, job).message()), HasSubstr(why));
   }
   Begin("none");
   EXPECT_TRUE(absl::IsInvalidArgument(Update("staleness<=8").status));

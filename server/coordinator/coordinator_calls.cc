@@ -49,6 +49,12 @@ void Coordinator::Impl::OnExit(const WorkerExit& exit) {
   outbox_.Add(CallAnswer{job->OnExit(exit)});
 }
 
+void Coordinator::Impl::OnPushes(const TrainJobPushes& pushes) {
+  Job* job = FindForCaller(pushes.job);
+  if (job == nullptr) return;
+  outbox_.Add(CallAnswer{job->OnPushes(pushes)});
+}
+
 void Coordinator::Impl::OnStop(const LauncherStop& stop) {
   std::vector<Job*> jobs;
   for (const auto& [name, job] : jobs_) {

@@ -114,6 +114,7 @@ class Coordinator::Impl {
   void OnDrain(const DrainServer& order);
   void OnExclude(const ExcludeWorker& exclude);
   void OnExit(const WorkerExit& exit);
+  void OnPushes(const TrainJobPushes& pushes);
   void OnStop(const LauncherStop& stop);
   absl::StatusOr<Server*> FindServer(const std::string& asked);
   // Fails with FailedPrecondition, which says why the server must not end.

@@ -211,6 +211,40 @@ std::optional<Answer> GoalAnswers::Loosen(const JobView& job,
                 .value = *needs[0].goal->now};
 }
 
+std::optional<Answer> GoalAnswers::AddServer(const JobView& job,
+                                             const std::vector<Need>& needs,
+                                             absl::Duration now) {
+  if (job.standby.empty()) {
+    state_ = "no server stands by that could take a share from one that has two";
+    return std::nullopt;
+  }
+  const std::string who = Printable(job.standby);
+  if (const auto bar = BarOf(AnswerKind::kAddServer, now)) {
+    state_ = absl::StrCat("server ", who, " still stands by: ", bar->why);
+    return std::nullopt;
+  }
+  return Answer{.kind = AnswerKind::kAddServer,
+                .why = absl::StrCat("server ", who,
+                                    ", which stands by, gets a share from a server that "
+                                    "has two: no worker is a straggler; ",
+                                    needs[0].what),
+                .goal = needs[0].goal->goal,
+                .value = *needs[0].goal->now};
+}
+
+std::optional<Answer> GoalAnswers::AddServerOrLoosen(const JobView& job,
+                                                     const std::vector<Need>& needs,
+                                                     absl::Duration now) {
+  state_ = "no worker is a straggler, so no answer would help";
+  if (spec_.adds_server && stragglers_.suspect()) {
+    state_ = "all wait for one worker, so another server would not help";
+  } else if (spec_.adds_server) {
+    std::optional<Answer> added = AddServer(job, needs, now);
+    if (added) return added;
+  }
+  return spec_.staleness > 0 ? Loosen(job, needs, now) : std::nullopt;
+}
+
 AnswerVerdict GoalAnswers::Look(const JobView& job, const std::vector<GoalView>& goals,
                                 absl::Duration now) {
   AnswerVerdict verdict;
@@ -254,10 +288,8 @@ AnswerVerdict GoalAnswers::Look(const JobView& job, const std::vector<GoalView>&
                             " for ", Seconds(suspect->lasted), " of the ",
                             Seconds(spec_.after), " after which it is excluded");
     }
-  } else if (spec_.staleness > 0) {
-    verdict.answer = Loosen(job, needs, now);
   } else {
-    state_ = "no worker is a straggler, so no answer would help";
+    verdict.answer = AddServerOrLoosen(job, needs, now);
   }
   return verdict;
 }

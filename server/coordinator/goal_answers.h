@@ -7,11 +7,13 @@
 //
 // An answer is given for a goal of speed (samples_per_s, step_p95_ms) that was missed in
 // its last window. The goal must also count as missed, or burn its error budget at the
-// rate of an alert. There are two kinds of answer:
+// rate of an alert. There are three kinds of answer:
 //
 //   exclude_straggler  One worker was the slowest by `factor` for `after`
 //                      (straggler_watch.h), and the goal would be closer without it.
 //   staleness          Mode ssp: no such worker, but members wait for each other.
+//   add_server         No such worker, and a server serves two shares of the job while
+//                      another one stands by, to which one of them can move.
 //
 // Limits: answers are `pause` apart. After the pause each is judged by its goal, in a
 // window that began after the answer. If it did not help, no other answer of its kind is
@@ -104,6 +106,12 @@ class GoalAnswers {
                             absl::Duration now) const;
   std::optional<Answer> Exclude(const JobView& job, const std::vector<Need>& needs,
                                 absl::Duration now, std::vector<AnswerNews>& news);
+  // Returns nullopt if no server can be added; then `state_` says why.
+  std::optional<Answer> AddServer(const JobView& job, const std::vector<Need>& needs,
+                                  absl::Duration now);
+  std::optional<Answer> AddServerOrLoosen(const JobView& job,
+                                          const std::vector<Need>& needs,
+                                          absl::Duration now);
   std::optional<Answer> Loosen(const JobView& job, const std::vector<Need>& needs,
                                absl::Duration now);
   std::optional<Bar> BarOf(AnswerKind kind, absl::Duration now) const;

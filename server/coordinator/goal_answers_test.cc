@@ -358,6 +358,44 @@ TEST_F(GoalAnswersTest, LetWorkersRunAheadWhereNoneIsSlowAlone) {
   EXPECT_EQ(State(answers), "staleness is 3, and may not be raised further");
 }
 
+TEST_F(GoalAnswersTest, AddTheServerThatStandsByWhereNoWorkerIsSlow) {
+  GoalAnswers answers = New("add_server,pause_s=30");
+  slow_.reset();
+  EXPECT_FALSE(Train(answers, 100));
+  EXPECT_EQ(State(answers),
+            "no server stands by that could take a share from one that has two");
+  job_.standby = "c:8";
+  const std::optional<Answer> answer = Train(answers, 1);
+  ASSERT_TRUE(answer);
+  EXPECT_EQ(answer->kind, AnswerKind::kAddServer);
+  EXPECT_EQ(answer->why,
+            "server c:8, which stands by, gets a share from a server that has two: no "
+            "worker is a straggler; goal step_p95_ms<=500 is missed: 1000");
+  answers.Gave(*answer, now_);
+  EXPECT_EQ(answers.View(now_).given.at("add_server"), 1u);
+  EXPECT_FALSE(Train(answers, 29)) << "one answer at a time";
+  EXPECT_FALSE(Train(answers, 3600));
+  EXPECT_EQ(State(answers), "server c:8 still stands by: the last one did not help");
+  EXPECT_TRUE(Train(answers, 100));
+}
+
+TEST_F(GoalAnswersTest, AddNoServerWhereAllWaitForAWorker) {
+  GoalAnswers answers = New("add_server");
+  job_.standby = "c:8";
+  EXPECT_FALSE(Train(answers, 20)) << "whether one is slow is not known yet";
+  EXPECT_FALSE(Train(answers, 300));
+  EXPECT_EQ(State(answers), "all wait for one worker, so another server would not help");
+}
+
+TEST_F(GoalAnswersTest, ExcludeRatherThanAddAServer) {
+  GoalAnswers answers = New("exclude_straggler,add_server,after_s=30");
+  job_.standby = "c:8";
+  ASSERT_FALSE(Train(answers, 10));
+  const std::optional<Answer> answer = Train(answers, 100);
+  ASSERT_TRUE(answer);
+  EXPECT_EQ(answer->kind, AnswerKind::kExcludeStraggler);
+}
+
 TEST_F(GoalAnswersTest, ExcludeRatherThanRunAhead) {
   GoalAnswers answers = New("exclude_straggler,staleness<=3,after_s=30");
   job_.mode = "ssp:staleness=1";

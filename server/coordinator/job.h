@@ -140,6 +140,12 @@ class Job {
   bool MayMove() const;
   // The next step towards servers with about as many places each. REQUIRES: MayMove().
   void SpreadShares(const std::vector<JobServer>& connected, absl::Duration now);
+  // Names the server that would get a place next. Empty: nothing can move, or nothing
+  // would be better.
+  std::string Standby(const std::vector<JobServer>& connected, absl::Duration now) const;
+  // Lets one place move within a time, although nothing else moves places.
+  void AllowMove(absl::Duration now);
+  bool IsMoveAllowed(absl::Duration now) const { return now < move_allowed_until_; }
   // One that takes too long is given up.
   void AwaitHandOver(absl::Duration now);
   // Journals of jobs that have backups, too (job_journals.cc).
@@ -162,6 +168,8 @@ class Job {
   absl::StatusOr<uint64_t> CreateCheckpoint();
   // NotFound: another run. InvalidArgument: the job has no such rank.
   absl::Status OnExit(const WorkerExit& exit) const;
+  // NotFound: another run.
+  absl::Status OnPushes(const TrainJobPushes& pushes);
   // Whether a program whose launcher names that job and run takes part in this job.
   bool IsOfProgram(const std::string& job, const std::string& run_id) const;
   // Errors as OnExit.
@@ -225,6 +233,7 @@ class Job {
   void ViewServers(JobView& view, const LostServers& lost) const;
   void ViewProgress(JobView& view) const;
   uint32_t Participants(uint64_t step) const;
+  uint64_t TotalSteps() const;
   bool IsAwaited(uint32_t server) const {
     return homecoming_ && homecoming_->Awaits(server);
   }
@@ -420,7 +429,10 @@ class Job {
     absl::Duration since = {};
   };
   std::optional<HandOverUnderWay> hand_over_;
-  std::vector<JobServer> former_;  // which gave places up, and have not heard of it
+  std::vector<JobServer> former_;     // which gave places up, and have not heard of it
+  std::optional<PushCounts> pushes_;  // of all its launchers; empty: none were reported
+  PushCounts reported_pushes_;        // of the present launcher
+  absl::Duration move_allowed_until_ = -absl::InfiniteDuration();
   uint64_t moves_ = 0;
   Recoveries recoveries_;
   std::set<uint32_t> unconfigured_;

@@ -116,6 +116,18 @@ absl::Status Job::OnExit(const WorkerExit& exit) const {
   return absl::OkStatus();
 }
 
+absl::Status Job::OnPushes(const TrainJobPushes& pushes) {
+  SYNCLINE_RETURN_IF_ERROR(CheckReport(pushes.run_id, {}));
+  const bool is_new_launcher =
+      pushes.sent < reported_pushes_.sent || pushes.failed < reported_pushes_.failed;
+  if (is_new_launcher) reported_pushes_ = {};
+  if (!pushes_) pushes_.emplace();
+  pushes_->sent += pushes.sent - reported_pushes_.sent;
+  pushes_->failed += pushes.failed - reported_pushes_.failed;
+  reported_pushes_ = {.sent = pushes.sent, .failed = pushes.failed};
+  return absl::OkStatus();
+}
+
 void Job::SayStalls(absl::Duration now) {
   const std::string& held_up = stall_.held_up();
   if (held_up.empty() != held_up_since_.has_value()) return;

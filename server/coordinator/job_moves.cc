@@ -18,6 +18,12 @@
 #include "server/coordinator/job.h"
 
 namespace syncline {
+namespace {
+
+// Enough for a backup of many GB to be copied to the new server first.
+constexpr absl::Duration kAllowedFor = absl::Minutes(30);
+
+}  // namespace
 
 bool Job::MayMove() const {
   const bool is_calm = phase_ == Phase::kRunning && !homecoming_ && !saves_last_ &&
@@ -58,6 +64,15 @@ std::optional<ShareMove> Job::FindMove(const std::vector<JobServer>& connected,
   return NextMove(shares, hosts);
 }
 
+std::string Job::Standby(const std::vector<JobServer>& connected,
+                         absl::Duration now) const {
+  if (!MayMove()) return "";
+  const std::optional<ShareMove> move = FindMove(connected, now);
+  return move ? move->to : "";
+}
+
+void Job::AllowMove(absl::Duration now) { move_allowed_until_ = now + kAllowedFor; }
+
 void Job::SpreadShares(const std::vector<JobServer>& connected, absl::Duration now) {
   const std::optional<ShareMove> move = FindMove(connected, now);
   if (!move) return;
@@ -91,6 +106,7 @@ void Job::FinishHandOver(uint64_t step) {
   }
   const HandOverUnderWay done = *std::exchange(hand_over_, std::nullopt);
   former_.push_back(places_[done.place]);
+  move_allowed_until_ = -absl::InfiniteDuration();
   ++moves_;
   TakeFrom(done.place, "gave up its place");
   missing_.Relieve(done.place, *backups_[done.place].present.stand_in, done.generation);

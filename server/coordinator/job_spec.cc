@@ -241,7 +241,8 @@ absl::Status CheckGoals(const std::string& goals, const SyncMode& sync) {
   return absl::OkStatus();
 }
 
-absl::Status CheckAnswers(const std::string& answers, const SyncMode& sync) {
+absl::Status CheckAnswers(const std::string& answers, const JobSpec& job) {
+  const SyncMode sync = job.training.sync();
   SYNCLINE_ASSIGN_OR_RETURN(const AnswerSpec spec, ParseAnswers(answers));
   if (spec.excludes && (sync.is_async() || sync.has_quorum())) {
     return absl::InvalidArgumentError(
@@ -253,6 +254,12 @@ absl::Status CheckAnswers(const std::string& answers, const SyncMode& sync) {
     return absl::InvalidArgumentError(
         "answers: 'staleness' is only for jobs that begin in mode ssp, such as ssp:0, "
         "which makes the same steps as bsp (docs/modes.md)");
+  }
+  if (spec.adds_server && !job.HasBackups()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "answers: 'add_server' needs durability=peer or disk+peer, because only shares "
+        "with a backup can move, but the job has durability=",
+        std::string(DurabilityName(job.durability())), "; leave it out"));
   }
   return CheckAnswers(answers);
 }
@@ -291,7 +298,7 @@ absl::Status ValidateJob(const JobSpec& spec) {
   }
   const SyncMode sync = spec.training.sync();
   SYNCLINE_RETURN_IF_ERROR(CheckGoals(spec.settings.goals, sync));
-  SYNCLINE_RETURN_IF_ERROR(CheckAnswers(spec.settings.answers, sync));
+  SYNCLINE_RETURN_IF_ERROR(CheckAnswers(spec.settings.answers, spec));
   if (spec.HasBackups() && (sync.skips_versions() || sync.has_quorum())) {
     return absl::InvalidArgumentError(absl::StrCat(
         "durability=", spec.settings.durability,

@@ -72,9 +72,9 @@ absl::Status ValidateJob(const JobSpec& spec);
 // Checks that a job of that mode can have these goals. Fails with InvalidArgument, which
 // says why not.
 absl::Status CheckGoals(const std::string& goals, const SyncMode& sync);
-// Checks that these answers can change something in that mode. Fails with
-// InvalidArgument.
-absl::Status CheckAnswers(const std::string& answers, const SyncMode& sync);
+// Checks that these answers can change something in a job of that mode and durability.
+// Fails with InvalidArgument.
+absl::Status CheckAnswers(const std::string& answers, const JobSpec& job);
 
 // Checks that a worker that declares `theirs` may join a job that was made of `ours`.
 // Otherwise fails with FailedPrecondition and Failure::kJobRefused, and names the first

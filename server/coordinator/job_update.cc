@@ -43,7 +43,7 @@ absl::StatusOr<ChangedSettings> Job::Update(const UpdateJob& update,
     SYNCLINE_RETURN_IF_ERROR(CheckGoals(*update.goals, spec_.training.sync()));
   }
   if (update.answers) {
-    SYNCLINE_RETURN_IF_ERROR(CheckAnswers(*update.answers, spec_.training.sync()));
+    SYNCLINE_RETURN_IF_ERROR(CheckAnswers(*update.answers, spec_));
   }
   if (!update.IsOfTraining() && (update.goals || update.answers)) {
     ChangedSettings changed = {.epoch = shown_epoch_};

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "comm/job/total_steps.h"
 #include "server/coordinator/job.h"
 
 namespace syncline {
@@ -94,6 +95,17 @@ void Job::ViewServers(JobView& view, const LostServers& lost) const {
   }
 }
 
+// What the program says goes first: a schedule may be longer or shorter than its training.
+// In mode asp schedules count the contributions of all workers, so they tell nothing.
+uint64_t Job::TotalSteps() const {
+  const uint64_t said = ParseTotalSteps(spec_.settings.total_steps).value_or(0);
+  if (said > 0 || spec_.training.sync().is_async()) return said;
+  const OptionValues& schedule = spec_.training.schedule.values;
+  const auto updates = schedule.find("total_steps");
+  if (updates == schedule.end()) return 0;
+  return static_cast<uint64_t>(updates->second) * spec_.training.accumulate_steps;
+}
+
 JobView Job::View(absl::Duration now, const LostServers& lost) const {
   const std::string lost_servers = WhichServersAreLost(now, lost);
   JobView view{.job = id_,
@@ -126,12 +138,14 @@ JobView Job::View(absl::Duration now, const LostServers& lost) const {
     absl::StrAppend(&view.reason, "; ", lost_servers);
   }
   view.step = end_step_.value_or(workers_.LowestStep());
+  view.total_steps = TotalSteps();
   const auto since = homecoming_ ? homecoming_->since : std::nullopt;
   view.members = workers_.View(now, since.value_or(now));
   ViewServers(view, lost);
   ViewProgress(view);
   view.recoveries = recoveries_.View(now);
   view.moves = moves_;
+  view.pushes = pushes_;
   view.checkpoint = cuts_.View(now);
   view.checkpoint.is_under_way |= cut_wanted_ || IsEnding();
   view.learning_rate = plan_->JobLearningRate(view.step);

@@ -30,6 +30,11 @@ struct CompressionFigures {
   // FP32 bytes of gradients over their bytes on the wire. 0: nothing was pushed yet.
   double ratio() const;
 };
+// How fast a worker's links to other hosts are, as it has measured. 0: unknown.
+struct LinkFigures {
+  double sent_bytes_per_second = 0;
+  double received_bytes_per_second = 0;
+};
 struct ServerView {
   uint32_t server = 0;
   uint32_t incarnation = 0;
@@ -61,6 +66,7 @@ struct MemberView {
   uint64_t samples = 0;          // number of samples that it has contributed
   StepDurations durations = {};  // of its steps
   double window_fill = 0;  // bytes on their way to the shard with most, over the window
+  LinkFigures links = {};
 };
 struct LossPoint {
   uint64_t step = 0;
@@ -139,6 +145,11 @@ struct AnswersView {
   absl::Duration last_age = {};
   std::string state = {};  // what it waits for, or what prevents an answer
 };
+// How often a job's progress was pushed to Kubernetes, and how often that has failed.
+struct PushCounts {
+  uint64_t sent = 0;
+  uint64_t failed = 0;
+};
 // What a job is doing, as operators see it.
 enum class JobPhase {
   kWaiting,   // for workers or servers
@@ -160,6 +171,7 @@ struct JobView {
   std::string reason = {};  // why it waits, has changed last, or has failed
   uint64_t epoch = 0;
   uint64_t step = 0;
+  uint64_t total_steps = 0;  // that the program is going to make; 0: unknown
   uint64_t parameters = 0;
   uint32_t expected_workers = 0;
   uint32_t expected_servers = 0;
@@ -191,9 +203,13 @@ struct JobView {
   uint32_t training_servers = 0;  // servers with trained blocks: these have records
   RecoveryView recoveries = {};
   uint64_t moves = 0;  // of shares to other servers, in this life of the coordinator
+  // The server that a share of one with two could move to if that were allowed. Only for
+  // answers to goals; empty: there is none.
+  std::string standby = {};
   std::map<uint32_t, ServerPhases> server_phases = {};  // by server
   std::vector<GoalView> goals = {};
   std::optional<AnswersView> answers = std::nullopt;  // empty: no answer is configured
+  std::optional<PushCounts> pushes = std::nullopt;    // empty: none were reported
 
   // Whether it has ended, well or not.
   bool IsOver() const { return phase == JobPhase::kOver || phase == JobPhase::kFailed; }

@@ -155,7 +155,8 @@ std::vector<MemberView> Workers::View(absl::Duration now,
                        .phases = worker.beat.phases,
                        .samples = worker.beat.samples,
                        .durations = worker.beat.durations,
-                       .window_fill = worker.beat.window_fill});
+                       .window_fill = worker.beat.window_fill,
+                       .links = worker.beat.links});
   }
   return members;
 }

@@ -187,6 +187,17 @@ grpc::ServerUnaryReactor* CoordinatorService::ReportStop(
                    request->ranks_size(), " ranks"));
 }
 
+grpc::ServerUnaryReactor* CoordinatorService::ReportPushes(
+    grpc::CallbackServerContext* context, const v1::ReportPushesRequest* request,
+    v1::ReportPushesReply*) {
+  return TakeReport(context, request->job(),
+                    TrainJobPushes{.job = request->job(),
+                                   .run_id = request->run_id(),
+                                   .sent = request->sent(),
+                                   .failed = request->failed()},
+                    "");
+}
+
 grpc::ServerUnaryReactor* CoordinatorService::TakeReport(
     grpc::CallbackServerContext* context, const std::string& job, CoordinatorInput report,
     const std::string& change) {

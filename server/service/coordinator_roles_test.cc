@@ -217,6 +217,15 @@ class CoordinatorRoles : public testing::Test {
     return FromGrpcStatus(Stub(who)->ReportStop(&context, request, &reply));
   }
 
+  absl::Status ReportPushes(const std::string& who, const std::string& job) {
+    grpc::ClientContext context;
+    SetDeadline(context, kPatience);
+    v1::ReportPushesRequest request;
+    request.set_job(job);
+    v1::ReportPushesReply reply;
+    return FromGrpcStatus(Stub(who)->ReportPushes(&context, request, &reply));
+  }
+
   static bool IsDenied(const absl::Status& status) {
     return absl::IsPermissionDenied(status) && FailureOf(status) == Failure::kUsage;
   }
@@ -340,10 +349,12 @@ TEST_F(CoordinatorRoles, ExitsAreReportedByOperatorsAndWorkersOfTheJob) {
   for (const char* who : {"worker-a", "operator"}) {
     EXPECT_TRUE(absl::IsNotFound(ReportExit(who, "a"))) << who << ": no such job yet";
     EXPECT_TRUE(absl::IsNotFound(ReportStop(who, "a"))) << who << ": no such job yet";
+    EXPECT_TRUE(absl::IsNotFound(ReportPushes(who, "a"))) << who << ": no such job yet";
   }
   for (const char* who : {"worker-b", "server", "reader", "old-style", "elsewhere"}) {
     EXPECT_TRUE(IsDenied(ReportExit(who, "a"))) << who;
     EXPECT_TRUE(IsDenied(ReportStop(who, "a"))) << who;
+    EXPECT_TRUE(IsDenied(ReportPushes(who, "a"))) << who;
   }
 }
 

@@ -123,6 +123,9 @@ class CoordinatorService final : public v1::Coordinator::CallbackService {
   grpc::ServerUnaryReactor* ReportStop(grpc::CallbackServerContext* context,
                                        const v1::ReportStopRequest* request,
                                        v1::ReportStopReply* reply) override;
+  grpc::ServerUnaryReactor* ReportPushes(grpc::CallbackServerContext* context,
+                                         const v1::ReportPushesRequest* request,
+                                         v1::ReportPushesReply* reply) override;
   grpc::ServerUnaryReactor* DrainServer(grpc::CallbackServerContext* context,
                                         const v1::DrainServerRequest* request,
                                         v1::DrainServerReply* reply) override;

@@ -1,6 +1,7 @@
 #include "server/service/progress_convert.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "comm/base/limits.h"
 #include "comm/base/printable.h"
@@ -96,6 +97,22 @@ CompressionFigures FromProto(const v1::CompressionFigures& in) {
           .decode_ns = in.decode_ns_per_value(),
           .residual_ratio = in.residual_ratio(),
           .choice = in.choice()};
+}
+
+v1::LinkFigures ToProto(const LinkFigures& links) {
+  v1::LinkFigures out;
+  out.set_sent_bytes_per_second(links.sent_bytes_per_second);
+  out.set_received_bytes_per_second(links.received_bytes_per_second);
+  return out;
+}
+
+LinkFigures FromProto(const v1::LinkFigures& in) {
+  // Input from members is not trusted: a speed is a finite number that is not negative.
+  const auto speed = [](double value) {
+    return std::isfinite(value) && value > 0 ? value : 0;
+  };
+  return {.sent_bytes_per_second = speed(in.sent_bytes_per_second()),
+          .received_bytes_per_second = speed(in.received_bytes_per_second())};
 }
 
 v1::CompressionFigures ToProto(const CompressionFigures& figures) {

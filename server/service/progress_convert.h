@@ -16,6 +16,9 @@ std::vector<JobProgress> ProgressFromProto(const v1::Heartbeat& beat);
 
 v1::RecordProgress ToProto(const RecordProgress& records);
 
+LinkFigures FromProto(const v1::LinkFigures& in);
+v1::LinkFigures ToProto(const LinkFigures& links);
+
 CompressionFigures FromProto(const v1::CompressionFigures& in);
 v1::CompressionFigures ToProto(const CompressionFigures& figures);
 

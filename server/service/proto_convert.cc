@@ -97,7 +97,8 @@ Heartbeat ReadBeat(const v1::Heartbeat& in) {
       .phases = ReadPhases<WorkerPhases>(in.phases()),
       .samples = in.figures().samples(),
       .durations = ReadDurations(in.figures()),
-      .window_fill = in.window_fill()};
+      .window_fill = in.window_fill(),
+      .links = FromProto(in.links())};
 }
 
 void WriteBeat(const Heartbeat& beat, v1::Heartbeat& out) {
@@ -110,6 +111,7 @@ void WriteBeat(const Heartbeat& beat, v1::Heartbeat& out) {
   WritePhases(beat.phases, *out.mutable_phases());
   WriteFigures(beat.durations, beat.samples, *out.mutable_figures());
   out.set_window_fill(beat.window_fill);
+  *out.mutable_links() = ToProto(beat.links);
 }
 
 void WriteHello(const ServerHello& hello, v1::ServerHello& out) {

@@ -71,6 +71,12 @@ grpc::ServerUnaryReactor* StandbyService::ReportStop(grpc::CallbackServerContext
   return Refuse(context);
 }
 
+grpc::ServerUnaryReactor* StandbyService::ReportPushes(
+    grpc::CallbackServerContext* context, const v1::ReportPushesRequest*,
+    v1::ReportPushesReply*) {
+  return Refuse(context);
+}
+
 grpc::ServerUnaryReactor* StandbyService::DrainServer(
     grpc::CallbackServerContext* context, const v1::DrainServerRequest*,
     v1::DrainServerReply*) {

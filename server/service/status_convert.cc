@@ -36,6 +36,7 @@ void Write(const MemberView& member, v1::MemberStatus& out) {
   out.set_heartbeat_age_seconds(absl::ToDoubleSeconds(member.heartbeat_age));
   *out.mutable_compression() = ToProto(member.compression);
   WritePhases(member.phases, *out.mutable_phases());
+  *out.mutable_links() = ToProto(member.links);
 }
 
 void Write(const LossPoint& point, v1::LossPoint& out) {
@@ -94,6 +95,7 @@ void Write(const JobView& job, v1::JobStatus& out) {
   out.set_reason(job.reason);
   out.set_epoch(job.epoch);
   out.set_step(job.step);
+  out.set_total_steps(job.total_steps);
   out.set_parameters(job.parameters);
   out.set_expected_workers(job.expected_workers);
   out.set_push_codec(job.push_codec);

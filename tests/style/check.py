@@ -63,7 +63,7 @@ IMPURE_CODE = re.compile(
 WALL_CLOCK = re.compile(
     r"\babsl::Now\b|\babsl::Time\b|\bsystem_clock\b|\bgettimeofday\b|\bCLOCK_REALTIME\b|\bWait(With)?(Timeout|Deadline)\b|"
     r"\b(Await|LockWhen)With(Timeout|Deadline)\b|\bstd::time\(")
-MAY_KNOW_THE_TIME_OF_DAY = ("comm/base/log.cc", "server/service/event_log.", "cli/launcher.", "cli/launcher_services.", "cli/launcher_restarts.", "cli/process.", "cmake/", "comm/rpc/tls_probe.cc",
+MAY_KNOW_THE_TIME_OF_DAY = ("comm/base/log.cc", "server/service/event_log.", "cli/launcher.", "cli/launcher_services.", "cli/launcher_restarts.", "cli/process.", "cli/trainjob/progress.", "cli/trainjob/pusher.cc", "cmake/", "comm/rpc/tls_probe.cc",
                             "comm/rpc/trace_clock.",  # files of other profilers use it
                             "comm/rpc/certificate.", "comm/rpc/issuer.", "comm/rpc/tls.cc",
                             "comm/rpc/trust.", "server/service/gate.", "cli/certs.",  # certificates expire

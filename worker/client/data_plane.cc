@@ -452,7 +452,11 @@ void DataPlane::PublishProgress() {
   absl::MutexLock lock(&stats_mutex_);
   stats_ = exchange_->stats();
   stats_.foreign_messages = foreign_messages_;
-  stats_.window_fill = links_ == nullptr ? 0 : links_->window_fill();
+  if (links_ != nullptr) {
+    stats_.window_fill = links_->window_fill();
+    stats_.sent_bytes_per_second = links_->rates().sent_bytes_per_second();
+    stats_.received_bytes_per_second = links_->rates().received_bytes_per_second();
+  }
   if (codec_choice_ != exchange_->codec_choice()) {
     codec_choice_ = exchange_->codec_choice();
   }

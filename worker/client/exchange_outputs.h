@@ -91,6 +91,9 @@ struct ExchangeStats {
   CodecCost decoding = {};  // of views
   // Recent norm of error feedback, divided by that of gradients; 0: unknown.
   double residual_ratio = 0;
+  // How fast the links to other hosts are; 0: unknown. The data plane measures them.
+  double sent_bytes_per_second = 0;
+  double received_bytes_per_second = 0;
 };
 
 }  // namespace syncline

@@ -146,6 +146,9 @@ v1::MemberMessage Session::Impl::Beat() {
     compression.set_decode_ns_per_value(stats.decoding.nanoseconds_per_value());
     compression.set_residual_ratio(stats.residual_ratio);
     compression.set_choice(data_plane_->codec_choice());
+    v1::LinkFigures& links = *beat.mutable_links();
+    links.set_sent_bytes_per_second(stats.sent_bytes_per_second);
+    links.set_received_bytes_per_second(stats.received_bytes_per_second);
   }
   return message;
 }

@@ -120,18 +120,24 @@ void ShardLinks::OfferRoom(Exchange& exchange, absl::Duration now) {
     window_fill_ = std::max(window_fill_,
                             static_cast<double>(under_way) / static_cast<double>(window));
   };
+  SendState sent;
+  uint64_t received = 0;
   for (uint32_t shard = 0; shard < links_.size(); ++shard) {
     Link& link = links_[shard];
     if (!link.is_welcome) continue;
     if (link.endpoint->IsLocal()) {
-      const size_t sent = exchange.unacknowledged_bytes(shard);
-      note(sent, kDefaultWindowBytes);
-      exchange.SetRoom(shard, kDefaultWindowBytes - std::min(kDefaultWindowBytes, sent));
+      const size_t under_way = exchange.unacknowledged_bytes(shard);
+      note(under_way, kDefaultWindowBytes);
+      exchange.SetRoom(shard,
+                       kDefaultWindowBytes - std::min(kDefaultWindowBytes, under_way));
       continue;
     }
     const SendState state = link.endpoint->send_state();
     link.window.Observe(state, now);
     note(state.waiting_bytes(), link.window.limit_bytes());
+    sent.accepted_bytes += state.accepted_bytes;
+    sent.gone_bytes += state.gone_bytes;
+    received += link.endpoint->received_bytes();
     SendPace::Look look = {.held_bytes = exchange.held_bytes(shard),
                            .block_bytes = exchange.contribution_bytes(shard),
                            .window_bytes = link.window.limit_bytes(),
@@ -141,6 +147,7 @@ void ShardLinks::OfferRoom(Exchange& exchange, absl::Duration now) {
     exchange.SetRoom(shard, may_send ? link.window.Room(state, TrafficClass::kOther) : 0,
                      may_send ? link.window.Room(state, TrafficClass::kUrgent) : 0);
   }
+  rates_.Observe(sent, received, now);
 }
 
 ExchangeOutputs ShardLinks::Tick(Exchange& exchange, absl::Duration now) {

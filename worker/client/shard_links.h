@@ -28,6 +28,7 @@
 #include "comm/transport/send_window.h"
 #include "comm/transport/transport.h"
 #include "worker/client/exchange.h"
+#include "worker/client/link_rates.h"
 #include "worker/client/send_pace.h"
 
 namespace syncline {
@@ -94,6 +95,8 @@ class ShardLinks {
   // window, at the last call of OfferRoom. It may be above 1, because the last message may
   // exceed the window.
   double window_fill() const { return window_fill_; }
+  // How fast bytes leave and reach this host, as far as that is known.
+  const LinkRates& rates() const { return rates_; }
 
   // Call it about 100 times a second. Reconnects where that is due, and looks for silent
   // connections: it gives them up, or returns the exchange's question to the shard.
@@ -124,6 +127,7 @@ class ShardLinks {
   Transport& transport_;
   std::vector<Link> links_;
   double window_fill_ = 0;
+  LinkRates rates_;
   absl::Duration looked_at_ = absl::ZeroDuration();
   absl::Duration passed_ = absl::ZeroDuration();  // time between the last two looks
 };

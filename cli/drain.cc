@@ -63,7 +63,7 @@ bool KnowsAllServers(const Json& status, const v1::DrainServerReply& told,
   return uptime > absl::ToDoubleSeconds(asked_at) || uptime >= told.return_seconds();
 }
 
-// Describes the missing backups, for which a draining server waits.
+// Describes the backups that are to be made, for which a draining server waits.
 std::string WhatIsMissing(const Json& status) {
   std::vector<std::string> missing;
   for (const Json& job : status.value("jobs", Json::array())) {
@@ -71,10 +71,14 @@ std::string WhatIsMissing(const Json& status) {
     if (phase == "over" || phase == "failed") continue;
     for (const Json& backup : job.value("backups", Json::array())) {
       const std::string next = backup.value("next", "");
-      if (backup.value("lost", "").empty() || next.empty()) continue;
-      missing.push_back(absl::StrCat("job '", Printable(job.value("name", "")),
-                                     "': server ", backup.value("server", 0),
-                                     " has no backup, and ", Printable(next)));
+      if (next.empty()) continue;
+      missing.push_back(
+          absl::StrCat("job '", Printable(job.value("name", "")), "': server ",
+                       backup.value("server", 0),
+                       backup.value("lost", "").empty()
+                           ? " keeps its backup until another one is whole: "
+                           : " has no backup, and ",
+                       Printable(next)));
     }
   }
   return absl::StrJoin(missing, "; ");

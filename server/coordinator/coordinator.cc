@@ -191,7 +191,8 @@ void Coordinator::Impl::OnServerHello(ConnectionId connection, const ServerHello
                           .incarnation = incarnation,
                           .connection = connection,
                           .name = hello.name,
-                          .shard_addresses = hello.shard_addresses},
+                          .shard_addresses = hello.shard_addresses,
+                          .feeds_two_backups = hello.feeds_two_backups},
                          hello);
   }
   for (const auto& [name, job] : jobs_) job->SayWhatIsStale(number, hello);

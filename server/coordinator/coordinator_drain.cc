@@ -22,7 +22,7 @@ void Coordinator::Impl::LetDrainedGo() {
   }
   if (leaving.empty()) return;
   for (const auto& [name, job] : jobs_) {
-    if (is_another_there) job->MoveBackups(leaving);
+    if (is_another_there) job->MoveBackups(leaving, ConnectedServers(), now_);
   }
   for (auto& [number, attached] : servers_) {
     Server& server = attached;

@@ -286,7 +286,10 @@ void Coordinator::Impl::OnServerBack(const Server& server, const ServerHello& he
       outbox_.Send(server.connection,
                    DropJob{one.job, "the coordinator no longer has this job"});
     } else {
-      job->OnServerBack(server.number, server.connection, one);
+      job->OnServerBack({.server = server.number,
+                         .connection = server.connection,
+                         .feeds_two_backups = server.feeds_two_backups},
+                        one);
     }
   }
   for (const auto& [name, job] : jobs_) {

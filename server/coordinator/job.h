@@ -27,6 +27,7 @@
 #include "server/coordinator/losses.h"
 #include "server/coordinator/membership.h"
 #include "server/coordinator/missing_servers.h"
+#include "server/coordinator/newcomers.h"
 #include "server/coordinator/outbox.h"
 #include "server/coordinator/place_backups.h"
 #include "server/coordinator/place_journals.h"
@@ -56,7 +57,7 @@ class Job {
                                       std::shared_ptr<const JobPlacement> placement,
                                       const JobContext& context);
   // A server returns with the state that it holds.
-  void OnServerBack(uint32_t server, ConnectionId connection, const HeldJob& held);
+  void OnServerBack(const JobServer& back, const HeldJob& held);
   // A member returns. Aborted: it is not a member any more.
   absl::Status Return(ConnectionId connection, const WorkerHello& hello,
                       absl::Duration now);
@@ -128,8 +129,10 @@ class Job {
   using LeavingHosts = std::map<std::string, bool>;
   // Whether the end of that process would lose state, or it is needed for a take-over.
   bool NeedsHost(const std::string& host, const LeavingHosts& leaving) const;
-  // Gives places another backup if their server and backup are both in leaving processes.
-  void MoveBackups(const LeavingHosts& leaving);
+  // Has another backup made on one of `staying` for each place whose server and backup
+  // are both in leaving processes. The backup that is there counts until then.
+  void MoveBackups(const LeavingHosts& leaving, std::vector<JobServer> staying,
+                   absl::Duration now);
   // Whether a place has no backup, or is being given a new one.
   bool MakesBackups() const;
   // Starts new backups on `connected` for places that have none, where there is room.
@@ -243,7 +246,9 @@ class Job {
   HoldBackup NextOrder(size_t place);
   void AskForBackup(size_t place, const JobServer& holder);
   bool HasBackup(size_t place) const;
+  const JobServer& FeederOf(size_t place) const;
   bool SeeksBackup(size_t place) const;
+  void SeekBackup(size_t place, std::vector<JobServer>& holders, absl::Duration now);
   CopyNeed CopyOf(size_t place) const;
   bool KeepsCopy(size_t place, std::vector<JobServer>& others) const;
   void ConnectBackup(size_t place);
@@ -259,8 +264,15 @@ class Job {
   uint32_t TellToTakeOver(size_t place);
   std::optional<ShareMove> FindMove(const std::vector<JobServer>& connected,
                                     absl::Duration now) const;
+  void PrepareHandOver(size_t place, std::vector<JobServer> connected,
+                       absl::Duration now);
   void HandOver(size_t place, absl::Duration now);
-  void FinishHandOver(uint64_t step);
+  void OnTakenOver(uint64_t step);
+  // Whether this makes the backup complete that the hand-over waits for.
+  bool FillsSuccessors(uint32_t server, const BackedUp& backed_up) const;
+  void FinishHandOver();
+  // Gives up the backup that is to be fed by the place's successor.
+  void DropSuccessors(size_t place, const std::string& why);
   bool IsHandedOver(size_t place) const {
     return hand_over_ && hand_over_->place == place;
   }
@@ -422,11 +434,13 @@ class Job {
   PlaceBackups backups_{options_};
   PlaceJournals journals_{spec_};
   MissingServers missing_{options_};
-  // A stand-in was told to take over from a server that lives, and has not answered.
+  // A stand-in was told to take over from a server that lives.
   struct HandOverUnderWay {
     size_t place = 0;
     uint32_t generation = 0;
     absl::Duration since = {};
+    // Of the stand-in, once it has replayed its records. It now feeds its own backup.
+    std::optional<uint64_t> step = {};
   };
   std::optional<HandOverUnderWay> hand_over_;
   std::vector<JobServer> former_;     // which gave places up, and have not heard of it
@@ -434,6 +448,7 @@ class Job {
   PushCounts reported_pushes_;        // of the present launcher
   absl::Duration move_allowed_until_ = -absl::InfiniteDuration();
   uint64_t moves_ = 0;
+  Newcomers newcomers_{options_.timeouts.failure_timeout};
   Recoveries recoveries_;
   std::set<uint32_t> unconfigured_;
 

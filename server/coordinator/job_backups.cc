@@ -6,8 +6,10 @@
 // A lost backup is stored as lost before its server hears that it may continue without
 // it. From then on it cannot take over any more. A new backup is made on a server that
 // has room. It counts once it has the whole state of the server's shards. If it is made
-// while another one is there, the server sends its records to both until then. A
-// coordinator that was restarted treats all backups as lost.
+// while another one is there, the server sends its records to both until then. Before a
+// share moves, the new one may be the successor's (job_moves.cc): the stand-in that is to
+// take the place feeds it, once it has played its records. A coordinator that was
+// restarted treats all backups as lost.
 #include <algorithm>
 #include <utility>
 
@@ -17,9 +19,15 @@
 namespace syncline {
 // ---- Stand-ins ----
 
+// Returns the server whose records the latest backup of the place gets.
+const JobServer& Job::FeederOf(size_t place) const {
+  const bool is_served = backups_.empty() || !backups_[place].IsForSuccessor();
+  return is_served ? places_[place] : *backups_[place].present.stand_in;
+}
+
 // Returns a new order to start a stand-in for the place.
 HoldBackup Job::NextOrder(size_t place) {
-  const JobServer& server = places_[place];
+  const JobServer& server = FeederOf(place);
   return {.job = id_,
           .server = server.server,
           .engines = static_cast<uint32_t>(server.shard_addresses.size()),
@@ -52,7 +60,7 @@ void Job::OnStandIn(JobServer stand_in, const ServerHello& hello) {
     return Restore(*place, stand_in);
   }
   const size_t place = backups_.OrderedBy(hello.stand_in->order).value();
-  const JobServer& server = places_[place];
+  const JobServer& server = FeederOf(place);
   const bool fits = stand_in.shard_addresses.size() == server.shard_addresses.size();
   const uint32_t number = stand_in.server;
   backups_.Come(place, std::move(stand_in),
@@ -83,7 +91,8 @@ void Job::OnStandInConfigured(size_t place) {
   Log(absl::StrCat(NameOf(backup.latest().holder),
                    backup.is_being_made ? " is given a new backup of server "
                                         : " holds the backup of server ",
-                   places_[place].server));
+                   FeederOf(place).server));
+  if (backup.IsForSuccessor()) return;  // fed once the successor has its shards
   if (backup.is_being_made) return ConnectBackup(place);
   MaybeRun();
 }
@@ -91,7 +100,8 @@ void Job::OnStandInConfigured(size_t place) {
 // Called once the server has its shards: it then sends their records to the backup.
 void Job::ConnectBackup(size_t place) {
   const HeldBackup& backup = backups_[place].latest();
-  outbox_.Send(places_[place].connection,
+  backups_.SetFed(place);
+  outbox_.Send(FeederOf(place).connection,
                BackupAt{.job = id_,
                         .addresses = backup.stand_in->shard_addresses,
                         .pair = backup.pair,
@@ -119,7 +129,15 @@ void Job::DropStandIns(const std::string& reason) {
 
 void Job::OnBackupLost(uint32_t server, const BackupLost& lost) {
   const std::string& reason = lost.reason;
-  if (backups_.HeldBy(server)) return LoseBackupOf(server, reason);
+  if (const auto held = backups_.HeldBy(server)) {
+    if (lost.session_key == 0) return LoseBackupOf(server, reason);
+    // A successor means the backup that it feeds.
+    const PlaceBackup& backup = backups_[*held];
+    const bool feeds_it = backup.IsForSuccessor() && backup.next.is_fed &&
+                          lost.session_key == backup.next.pair.session_key;
+    if (feeds_it) GiveUpNewBackup(*held, reason);
+    return;
+  }
   const std::optional<size_t> place = places_.Of(server);
   if (!place || backups_.empty()) return;
   // The stand-in has closed the connection itself, and may have every step that anybody
@@ -153,6 +171,7 @@ void Job::LoseBackup(size_t place, const std::string& why) {
   Say({.kind = EventKind::kBackup,
        .what = absl::StrCat("the backup of ", NameOf(server), " is lost: ", why)});
   Store();
+  if (backups_[place].IsForSuccessor()) DropSuccessors(place, "the move is given up");
   DropStandIn(backups_.TakeStandIn(place), "the backup is lost");
   if (!IsHere(place) && CanWaitFor(place)) return GoBackToJournal(place, why);
   if (!IsHere(place)) {
@@ -183,18 +202,20 @@ uint32_t Job::TellToTakeOver(size_t place) {
 }
 
 void Job::Promote(size_t place) {
-  if (backups_.GiveUp(place)) {
+  if (!backups_[place].IsForSuccessor() && backups_.GiveUp(place)) {
     DropStandIn(backups_.TakeNext(place), "its server died before it was complete");
   }
   const JobServer& stand_in = *backups_[place].present.stand_in;
-  // If the server died during a hand-over, the stand-in was told to take over already.
-  const uint32_t generation = IsHandedOver(place)
-                                  ? std::exchange(hand_over_, std::nullopt)->generation
-                                  : TellToTakeOver(place);
+  // If the server died during a hand-over, the stand-in was told to take over already,
+  // and may have done so.
+  std::optional<HandOverUnderWay> under_way;
+  if (IsHandedOver(place)) under_way = std::exchange(hand_over_, std::nullopt);
+  const uint32_t generation = under_way ? under_way->generation : TellToTakeOver(place);
   missing_.Promote(place, stand_in, generation);
   const std::string what = absl::StrCat(
       NameOf(places_[place]), " died, and its backup takes over: ", stand_in.name);
   Report(EventKind::kServer, what, LogReason::Level::kWarning);
+  if (under_way && under_way->step) Succeed(place, *under_way->step);
 }
 
 // ---- A new one ----
@@ -216,22 +237,30 @@ bool Job::NeedsHost(const std::string& host, const LeavingHosts& leaving) const 
     const std::string holder =
         HasBackup(place) ? backups_[place].present.stand_in->host : "";
     const auto at = leaving.find(served_on);
-    const bool is_gone_soon = at != leaving.end() && at->second;
-    if (is_gone_soon && holder == host) return true;
+    // Either the backup is about to take over, or another one is to be made elsewhere.
+    if (at != leaving.end() && holder == host) return true;
     const bool has_copy = !holder.empty() && !leaving.contains(holder);
     if (served_on == host && !has_copy) return true;
   }
   return false;
 }
 
-void Job::MoveBackups(const LeavingHosts& leaving) {
+void Job::MoveBackups(const LeavingHosts& leaving, std::vector<JobServer> staying,
+                      absl::Duration now) {
   for (size_t place = 0; place < backups_.size(); ++place) {
     if (!HasBackup(place) || missing_.contains(place) || IsHandedOver(place)) continue;
     const auto served_on = leaving.find(places_[place].host);
     // A server that may end is about to end. Its backup is what will be left.
     if (served_on == leaving.end() || served_on->second) continue;
     if (!leaving.contains(backups_[place].present.stand_in->host)) continue;
-    LoseBackup(place, "its server and the server that holds it are being drained");
+    if (!places_[place].feeds_two_backups) {
+      LoseBackup(place, "its server and the server that holds it are being drained");
+      continue;
+    }
+    if (backups_[place].IsForSuccessor()) {
+      DropSuccessors(place, "the place does not move there");
+    }
+    if (!backups_[place].is_being_made && !saves_last_) SeekBackup(place, staying, now);
   }
 }
 
@@ -254,7 +283,8 @@ bool Job::KeepsCopy(size_t place, std::vector<JobServer>& others) const {
     return std::ranges::count(others, held.holder.name, &JobServer::name) > 0;
   };
   if (HasBackup(place) && is_other(backup.present)) return true;
-  if (backup.is_being_made && is_other(backup.next)) return true;
+  const bool gets_one = backup.is_being_made && !backup.IsForSuccessor();
+  if (gets_one && is_other(backup.next)) return true;
   const auto found = std::ranges::find_if(
       others, [&](const JobServer& one) { return MayHold(one, CopyOf(place)); });
   if (found == others.end()) return false;
@@ -269,40 +299,52 @@ void Job::SeekBackups(const std::vector<JobServer>& connected, absl::Duration no
     if (backups_.IsLate(place, now)) {
       GiveUpNewBackup(place, "its stand-in did not come");
     }
-    if (!SeeksBackup(place)) continue;
-    if (!backups_.MayTry(place, now)) {
-      backups_.NoteWhyNone(place,
-                           "the last one was lost soon, too; another try follows later");
-      continue;
-    }
-    const CopyNeed copy = CopyOf(place);
-    JobServer* best = FindHolder(holders, copy);
-    if (best == nullptr) {
-      const bool is_alone = std::ranges::all_of(
-          holders, [&](const JobServer& one) { return one.name == copy.host; });
-      backups_.NoteWhyNone(place, is_alone ? "no other server is attached that stays"
-                                           : "no other attached server has room for one");
-      continue;
-    }
-    backups_.BeginNew(place, now);
-    AskForBackup(place, *best);
-    best->memory.placed_bytes += copy.bytes;
+    if (SeeksBackup(place)) SeekBackup(place, holders, now);
   }
+}
+
+// Starts a new backup of the place on one of `holders`, and adds it to the memory that is
+// in use there.
+void Job::SeekBackup(size_t place, std::vector<JobServer>& holders, absl::Duration now) {
+  if (!backups_.MayTry(place, now)) {
+    return backups_.NoteWhyNone(
+        place, "the last one was lost soon, too; another try follows later");
+  }
+  CopyNeed copy = CopyOf(place);
+  for (const JobServer& one : holders) {
+    if (newcomers_.IsUnsteadyAgain(one, now)) copy.avoided.push_back(one.server);
+  }
+  JobServer* best = FindHolder(holders, copy);
+  if (best == nullptr) {
+    const bool is_alone = std::ranges::all_of(
+        holders, [&](const JobServer& one) { return one.name == copy.host; });
+    return backups_.NoteWhyNone(place, is_alone
+                                           ? "no other server is attached that stays"
+                                           : "no other attached server has room for one");
+  }
+  backups_.BeginNew(place, now);
+  newcomers_.Give(*best, now);
+  AskForBackup(place, *best);
+  best->memory.placed_bytes += copy.bytes;
 }
 
 void Job::GiveUpNewBackup(size_t place, const std::string& why) {
+  const JobServer feeder = FeederOf(place);
   if (!backups_.GiveUpFailed(place)) return;
   const std::string what =
-      absl::StrCat("the new backup of ", NameOf(places_[place]), " is lost: ", why);
+      absl::StrCat("the new backup of ", NameOf(feeder), " is lost: ", why);
   Report(EventKind::kBackup, what, LogReason::Level::kWarning);
   const HeldBackup& next = backups_[place].next;
-  if (next.is_ready) {
-    outbox_.Send(places_[place].connection, BackupGone{id_, why, next.pair.session_key});
+  if (next.is_fed) {
+    outbox_.Send(feeder.connection, BackupGone{id_, why, next.pair.session_key});
   }
   DropStandIn(backups_.TakeNext(place), "the backup is lost");
+  // The hand-over waits for nothing any more.
+  if (IsHandedOver(place) && hand_over_->step) FinishHandOver();
 }
 
 void Job::OnBackedUp(uint32_t server, const BackedUp& backed_up) {
+  if (FillsSuccessors(server, backed_up)) FinishHandOver();
   const std::optional<size_t> place = places_.Of(server);
   if (!place || backups_.empty()) return;
   const bool replaces = backups_[*place].IsThere();

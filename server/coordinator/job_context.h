@@ -24,9 +24,8 @@ struct JobServer {
   std::vector<std::string> shard_addresses;
   ServerMemory memory = {};
   std::vector<JournaledRun> journals = {};  // runs that it can restore
-  // The rest of this group is set for servers that are offered to jobs.
-  absl::Duration attached_at = {};
-  bool feeds_two_backups = false;  // ServerHello
+  absl::Duration attached_at = {};          // set for servers that are offered to jobs
+  bool feeds_two_backups = false;           // ServerHello
   // The first epoch in which it has its place; 0: since the job began.
   uint64_t moved_in = 0;
 };

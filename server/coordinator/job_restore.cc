@@ -151,10 +151,10 @@ void Job::Take(const JobRecord& record, std::shared_ptr<const JobPlacement> plac
 
 // ---- Who comes back ----
 
-void Job::OnServerBack(uint32_t number, ConnectionId connection, const HeldJob& held) {
-  const auto place = places_.Of(number);
+void Job::OnServerBack(const JobServer& back, const HeldJob& held) {
+  const auto place = places_.Of(back.server);
   if (phase_ == Phase::kOver || !place) {
-    outbox_.Send(connection, DropJob{held.job, "it is over"});
+    outbox_.Send(back.connection, DropJob{held.job, "it is over"});
     return;
   }
   if (missing_.contains(*place)) {
@@ -163,11 +163,11 @@ void Job::OnServerBack(uint32_t number, ConnectionId connection, const HeldJob& 
                    DropJob{held.job, "the server before it is back"});
     }
   }
-  places_.SetConnection(*place, connection);
+  places_.Return(*place, back);
   journals_.SetRun(held.run);
   if (!backups_.empty()) {
     Store();
-    outbox_.Send(connection, BackupGone{id_, backups_[*place].lost});
+    outbox_.Send(back.connection, BackupGone{id_, backups_[*place].lost});
   }
   FinishHomecoming(*place, held);
 }

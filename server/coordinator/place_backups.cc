@@ -48,9 +48,12 @@ BackupView PlaceBackups::View(size_t place, uint32_t server) const {
   const PlaceBackup& backup = backups_[place];
   BackupView view = {.server = server, .lost = backup.lost};
   if (backup.IsThere()) view.holder = NameOf(backup.present.holder);
-  if (backup.is_being_made) {
+  if (backup.IsForSuccessor()) {
+    view.next = absl::StrCat("one for after the move is being made with ",
+                             NameOf(backup.next.holder));
+  } else if (backup.is_being_made) {
     view.next = absl::StrCat("a new one is being made with ", NameOf(backup.next.holder));
-  } else if (!backup.IsThere()) {
+  } else {
     view.next = backup.why_none;
   }
   return view;
@@ -126,6 +129,7 @@ bool PlaceBackups::GiveUp(size_t place) {
 
 bool PlaceBackups::GiveUpFailed(size_t place) {
   if (!GiveUp(place)) return false;
+  backups_[place].has_failed = true;
   Remember(backups_[place].next.holder.server, backups_[place].copy_failed_on);
   return true;
 }
@@ -138,6 +142,7 @@ void PlaceBackups::UseUp(size_t place) { backups_[place].lost = "it has taken ov
 
 void PlaceBackups::NoteSuccessor(size_t place) {
   backups_[place].present.stand_in.reset();
+  backups_[place].is_successors = false;
   backups_[place].tries = 0;
 }
 
@@ -153,7 +158,7 @@ std::optional<JobServer> PlaceBackups::TakeNext(size_t place) {
 
 bool PlaceBackups::MayTry(size_t place, absl::Duration now) const {
   const PlaceBackup& backup = backups_[place];
-  if (backup.tries == 0) return true;
+  if (backup.tries == 0 || (backup.IsThere() && !backup.has_failed)) return true;
   const int doublings = std::min(backup.tries - 1, kMaxDoublings);
   return now >= backup.sought_at + (1 << doublings) * failure_timeout_;
 }
@@ -168,6 +173,15 @@ void PlaceBackups::BeginNew(size_t place, absl::Duration now) {
   backup.tries = now - backup.sought_at > rest ? 1 : backup.tries + 1;
   backup.sought_at = now;
   backup.is_being_made = true;
+  backup.is_successors = false;
+  backup.why_none.clear();
+}
+
+void PlaceBackups::BeginSuccessors(size_t place, absl::Duration now) {
+  PlaceBackup& backup = backups_[place];
+  backup.sought_at = now;
+  backup.is_being_made = backup.is_successors = true;
+  backup.why_none.clear();
 }
 
 bool PlaceBackups::IsLate(size_t place, absl::Duration now) const {
@@ -181,6 +195,7 @@ bool PlaceBackups::Complete(size_t place, uint64_t session_key) {
   const HeldBackup& next = backup.next;
   const bool is_it = next.is_ready && next.pair.session_key == session_key;
   if (!is_it || !GiveUp(place)) return false;
+  backup.has_failed = false;
   backup.present = std::exchange(backup.next, {});
   backup.lost.clear();
   std::erase(backup.copy_failed_on, backup.present.holder.server);

@@ -81,8 +81,9 @@ bool Places::Trains(size_t place) const {
 
 // ---- Who has them ----
 
-void Places::SetConnection(size_t place, ConnectionId connection) {
-  servers_[place].connection = connection;
+void Places::Return(size_t place, const JobServer& back) {
+  servers_[place].connection = back.connection;
+  servers_[place].feeds_two_backups = back.feeds_two_backups;
 }
 
 void Places::Move(size_t place, JobServer successor, std::optional<uint64_t> epoch) {

@@ -60,7 +60,8 @@ class Places {
 
   // ---- Which server has a place ----
 
-  void SetConnection(size_t place, ConnectionId connection);
+  // Its server has returned to a restarted coordinator, with another connection.
+  void Return(size_t place, const JobServer& back);
   // Gives the place to `successor` from `epoch` on. Empty: from the next epoch on.
   void Move(size_t place, JobServer successor, std::optional<uint64_t> epoch);
   // Whether a move waits for the next epoch, to tell workers of it.

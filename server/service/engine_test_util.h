@@ -190,6 +190,7 @@ class EngineTest : public ::testing::Test {
       outputs_.Put(output);
       if (std::holds_alternative<ShardPrepared>(output)) may_go_on_.WaitForNotification();
     };
+    events.on_backed_up = [this](uint32_t, uint64_t key) { backed_up_.Put(key); };
     const Logger audit = Logger::Create(
         {.function = [this](LogLevel, const std::string& line) { audited_.Put(line); }});
     engine_ = *Engine::Start({.plan = plan,
@@ -252,6 +253,7 @@ class EngineTest : public ::testing::Test {
   Metrics metrics_{registry_};
   Mailbox<ShardOutput> outputs_;
   Mailbox<std::string> audited_;
+  Mailbox<uint64_t> backed_up_;  // session keys of backups that have the whole state
   // After ShardPrepared the engine's thread waits for this.
   absl::Notification may_go_on_;
   std::unique_ptr<Engine> engine_;

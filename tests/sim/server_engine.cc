@@ -197,7 +197,8 @@ void ServerEngine::Keep(std::shared_ptr<const ShardRecord> record) {
   for (size_t slot = 0; slot < RecordSenders::kSlots; ++slot) {
     if (!takers.backups[slot]) continue;
     senders_.at(slot)->Take(*record);
-    if (parts_.fault != Fault::kPublishesEarly) continue;
+    const bool is_not_awaited = older_slot_ == slot && senders_.at(1 - slot) != nullptr;
+    if (parts_.fault != Fault::kPublishesEarly && !is_not_awaited) continue;
     After(absl::ZeroDuration(), [this, slot] {
       sinks_.Durable(RecordSinks::BackupSink(slot), ~uint64_t{0});
       Tell();

@@ -42,6 +42,7 @@ enum class Fault {
   kLosesRecord,        // a backup acknowledges a record that it does not keep
   kStaleBackup,        // a server goes on without its backup, which later takes over
   kHalfBackup,         // a backup counts before it has everything
+  kAwaitsNewOnly,      // a server that feeds two backups waits for the new one only
   kAcknowledgesOn,  // a backup that takes over still acknowledges a live server's records
 
   // A repeated push that was counted already counts again in the step under way.

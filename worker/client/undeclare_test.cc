@@ -18,6 +18,7 @@ class Released : public ExchangeTest {
   Released() {
     ReachStepZero();
     See(exchange_->Push(0, gradient_, 7, now_));
+    See(exchange_->SendDone(0));
     Publish(0, 1, 2.5f);
     exchange_->Release(0);
     first_.assign(4, -1.0f);  // as another owner of the memory would
@@ -54,6 +55,7 @@ TEST_F(Released, TensorsLetTheOthersGoOn) {
   const std::vector<float> gradient = {1, 2};
   See(exchange_->Skip(0, now_));
   See(exchange_->Push(1, gradient, 7, now_));
+  See(exchange_->SendDone(1));
   EXPECT_THAT(Publish(1, 1, 4.0f).ready, ElementsAre(1u));
   EXPECT_THAT(second_, Each(4.0f));
 }

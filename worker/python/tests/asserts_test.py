@@ -164,10 +164,8 @@ class Ranks(unittest.TestCase):
             if rank == 1:
                 while not os.path.exists(os.environ["GATE"]):
                     time.sleep(0.01)
-                try:                             # the call that rank 0 gave up, and one in the group that it has ended
-                    for attempt in range(2):
-                        syncline.assert_equal(x)
-                    print("nobody said that rank 0 gave up")
+                try:                             # the call that rank 0 gave up, of which it may have said everything
+                    syncline.assert_equal(x)
                 except syncline.Error:
                     pass
             else:

@@ -86,6 +86,7 @@ absl::StatusOr<int> Launcher::Run() {
     SayWhatEnds();
     ReportStop();
   }
+  if (pusher_ != nullptr) pusher_->Stop();
   StopAll();
   job_.reset();  // may wait for a look-up that hangs
   pusher_.reset();

@@ -191,6 +191,10 @@ absl::Status TrainJobClient::Post(const std::string& message, absl::Duration lim
   } else {
     thread.detach();
   }
+  {
+    absl::MutexLock lock(&mutex_);
+    if (is_cut_) return absl::CancelledError("the message was cut");
+  }
   if (!has_answered) {
     return fails(absl::StrCat("no answer within ", absl::FormatDuration(limit)));
   }

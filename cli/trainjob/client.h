@@ -35,7 +35,7 @@ class TrainJobClient {
   absl::Status Post(const std::string& message, absl::Duration limit,
                     absl::Duration* retry_after = nullptr) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Ends a Post that is under way, and makes later ones fail.
+  // Ends a Post that is under way, and makes it and later ones fail with Cancelled.
   void Cut() ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:

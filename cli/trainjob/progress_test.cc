@@ -34,7 +34,8 @@ class TrainJobProgressTest : public testing::Test {
     return Json::parse(progress_.Message(absl::UnixEpoch())).at("trainerStatus");
   }
   std::string Metric(const std::string& name) const {
-    for (const Json& metric : Told().at("metrics")) {
+    const Json told = Told();
+    for (const Json& metric : told.at("metrics")) {
       if (metric.at("name") == name) return metric.at("value");
     }
     return "none";

@@ -42,13 +42,17 @@ TrainJobPusher::TrainJobPusher(Options options,
       thread_([this] { Run(); }) {}
 
 TrainJobPusher::~TrainJobPusher() {
+  Stop();
+  if (thread_.joinable()) thread_.join();
+}
+
+void TrainJobPusher::Stop() {
   {
     absl::MutexLock lock(&mutex_);
     stopping_ = true;
     changed_.SignalAll();
   }
   client_.Cut();
-  if (thread_.joinable()) thread_.join();
 }
 
 void TrainJobPusher::Finish() {

@@ -70,12 +70,15 @@ class TrainJobPusher {
 
   // Calls `say` with lines for the user.
   TrainJobPusher(Options options, std::function<void(const std::string&)> say);
-  // Cuts a push that is under way.
   ~TrainJobPusher();
 
   // The workers have succeeded. Pushes this, whenever the last push was, and waits for
   // it, for at most `last_limit` and the time of a status. REQUIRES: called once.
   void Finish() ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // Cuts a push that is under way, and begins no other. Returns at once; the end of this
+  // object waits for what the thread still does.
+  void Stop() ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
   void Run() ABSL_LOCKS_EXCLUDED(mutex_);

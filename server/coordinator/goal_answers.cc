@@ -223,6 +223,10 @@ std::optional<Answer> GoalAnswers::AddServer(const JobView& job,
     state_ = absl::StrCat("server ", who, " still stands by: ", bar->why);
     return std::nullopt;
   }
+  if (stragglers_.waited() < kWaitsEnough) {
+    state_ = "workers hardly wait for servers, so another one would not help";
+    return std::nullopt;
+  }
   return Answer{.kind = AnswerKind::kAddServer,
                 .why = absl::StrCat("server ", who,
                                     ", which stands by, gets a share from a server that "

@@ -13,7 +13,8 @@
 //                      (straggler_watch.h), and the goal would be closer without it.
 //   staleness          Mode ssp: no such worker, but members wait for each other.
 //   add_server         No such worker, and a server serves two shares of the job while
-//                      another one stands by, to which one of them can move.
+//                      another one stands by, to which one of them can move;
+//                      members wait for a good part of a step.
 //
 // Limits: answers are `pause` apart. After the pause each is judged by its goal, in a
 // window that began after the answer. If it did not help, no other answer of its kind is

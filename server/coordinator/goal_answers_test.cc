@@ -382,9 +382,18 @@ TEST_F(GoalAnswersTest, AddTheServerThatStandsByWhereNoWorkerIsSlow) {
 TEST_F(GoalAnswersTest, AddNoServerWhereAllWaitForAWorker) {
   GoalAnswers answers = New("add_server");
   job_.standby = "c:8";
-  EXPECT_FALSE(Train(answers, 20)) << "whether one is slow is not known yet";
-  EXPECT_FALSE(Train(answers, 300));
+  EXPECT_FALSE(Train(answers, 300)) << "also before it is known that one is slow";
   EXPECT_EQ(State(answers), "all wait for one worker, so another server would not help");
+}
+
+TEST_F(GoalAnswersTest, AddNoServerWhereWorkersComputeAllTheTime) {
+  GoalAnswers answers = New("add_server");
+  job_.standby = "c:8";
+  slow_.reset();
+  computes_ = 0.9;
+  EXPECT_FALSE(Train(answers, 300));
+  EXPECT_EQ(State(answers),
+            "workers hardly wait for servers, so another one would not help");
 }
 
 TEST_F(GoalAnswersTest, ExcludeRatherThanAddAServer) {

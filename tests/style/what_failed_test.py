@@ -3,6 +3,7 @@
 import subprocess
 import tempfile
 import unittest
+import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
 TOOL = Path(__file__).resolve().parents[2] / ".ci" / "what-failed"
@@ -68,9 +69,54 @@ class WhatFailed(unittest.TestCase):
                 "    Which is: 1",
                 "    FAIL: test_adds (average_test.Wrap)",
                 "    AssertionError: 3 != 4",
+                "    ==1==ERROR: x",
                 "    SUMMARY: AddressSanitizer: stack-buffer-overflow a.cc:1",
             ],
         )
+
+    def said_of(self, output: str) -> list[str]:
+        """Returns what the tool says of a test suite in Python that printed `output`."""
+        junit = ElementTree.Element("testsuite")
+        case = ElementTree.SubElement(junit, "testcase", name="python: run")
+        ElementTree.SubElement(case, "failure")
+        ElementTree.SubElement(case, "system-out").text = output
+        lines = self.run_tool("integration", self.file("log", ""), self.file("xml", ElementTree.tostring(junit, "unicode")))
+        self.assertEqual(lines[:2], ["integration: python: run", "  python: run said:"])
+        return [line.removeprefix("    ") for line in lines[2:]]
+
+    def test_shows_what_processes_of_a_test_printed_with_the_innermost_frames_of_each_thread(self):
+        frames = "".join(f'  File "/usr/lib/python3/deep{i}.py", line {i} in call\n' for i in range(9))
+        output = (
+            f"test_hangs (run_test.Run.test_hangs) ... FAIL\n\n{'=' * 70}\nFAIL: test_hangs (run_test.Run.test_hangs)\n{'-' * 70}\n"
+            'Traceback (most recent call last):\n  File "run_test.py", line 9, in test_hangs\n    self.assertEqual(code, 0, output)\n'
+            f"AssertionError: 1 != 0 : Timeout (0:01:40)!\nThread 0x1 (most recent call first):\n{frames}\n"
+            f"Thread 0x2 (most recent call first):\n{frames}{'-' * 70}\nRan 1 test in 0.1s\n\nFAILED (failures=1)\n"
+        )
+        innermost = [f"  deep{i}.py, line {i} in call" for i in range(4)]
+        self.assertEqual(
+            self.said_of(output),
+            [
+                "FAIL: test_hangs (run_test.Run.test_hangs)",
+                "AssertionError: 1 != 0 : Timeout (0:01:40)!",
+                "Thread 0x1 (most recent call first):",
+                *innermost,
+                "Thread 0x2 (most recent call first):",
+                *innermost,
+            ],
+        )
+
+    def test_shows_the_beginning_and_the_end_of_what_is_long_and_the_names_of_all(self):
+        output = ""
+        for test in ("test_one", "test_two"):
+            printed = "".join(f"line {i}\n" for i in range(100))
+            output += f"{'=' * 70}\nERROR: {test} (a.B)\n{'-' * 70}\nTraceback (most recent call last):\nsyncline.errors.Refused: no\n{printed}\n"
+        said = self.said_of(output + f"{'-' * 70}\nRan 2 tests in 1 s\n")
+        self.assertEqual(said[:4], ["ERROR: test_one (a.B)", "syncline.errors.Refused: no", "line 0", "… 88 lines"])
+        self.assertEqual(said[14:17], ["line 99", "ERROR: test_two (a.B)", "syncline.errors.Refused: no"])
+        self.assertEqual((len(said), said[-1]), (30, "line 99"))
+
+    def test_names_the_test_in_which_a_suite_hung(self):
+        self.assertEqual(self.said_of("test_a (x.Y) ... ok\ntest_b (x.Y) ... "), ["test_a (x.Y) ... ok", "test_b (x.Y) ... "])
 
     def test_shows_compilers_errors_when_the_build_broke(self):
         log = "[1/2] Building\nFAILED: a.o\nx.cc:1:2: error: no\n[2/2] other\nninja: build stopped\n"

@@ -12,18 +12,18 @@ HEARS = dist.ProcessGroup.size(_Probe()) == 2
 SIZES = unittest.skipUnless(HEARS, "this torch's C++ keeps the first size of a group")
 
 SETUP = """
-import datetime, threading
 from syncline import errors
 from syncline.torch.distributed import reconfigure, reconfigure_handle
 group = dist.distributed_c10d._get_default_group()
-files = dist.FileStore(f"{__file__}.handles", ranks)
 SECOND = datetime.timedelta(seconds=1)
+# Its calls end before the test is ended, with an error that names the key that a rank did not set.
+handed = dist.PrefixStore("handles", dist.TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), None, False, 60 * SECOND, False))
 def collect(name, number=rank, of=ranks):
-    files.set(f"{name}/{number}", reconfigure_handle())
-    return [files.get(f"{name}/{other}").decode() for other in range(of)]
+    handed.set(f"{name}/{number}", reconfigure_handle())
+    return [handed.get(f"{name}/{other}").decode() for other in range(of)]
 def all_here(name):
-    files.set(f"{name}/{rank}", "")
-    for other in range(ranks): files.get(f"{name}/{other}")
+    handed.set(f"{name}/{rank}", "")
+    for other in range(ranks): handed.get(f"{name}/{other}")
 def form(uuid, handles, timeout=60 * SECOND):
     reconfigure(uuid, handles, timeout=timeout).wait()
 def sums(expected):
@@ -47,7 +47,7 @@ class Case(unittest.TestCase):
     def check(self, body, ranks=3, ends_of=()):
         results = run_ranks(textwrap.dedent(SETUP) + textwrap.dedent(body), ranks, self.environment_of)
         for rank, (output, code) in enumerate(results):
-            self.assertEqual(code, -9 if rank in ends_of else 0, f"rank {rank}: {output}")
+            self.assertEqual(code, -9 if rank in ends_of else 0, output)
 
 
 class ContractTest(Case):
@@ -236,6 +236,17 @@ class FailedAttemptsTest(Case):
             fails("or in another order", form, 20, order)
             sums(6)
             """)
+
+    @SIZES
+    def test_a_process_that_does_not_answer_ends_it(self):
+        self.check("""
+            import socket
+            with socket.socket() as silent:
+                silent.bind(("127.0.0.1", 0))
+                silent.listen()
+                fails("does not answer", form, 25, [f"syncline:00:127.0.0.1:{silent.getsockname()[1]}", reconfigure_handle()], SECOND)
+            sums(1)
+            """, ranks=1)
 
     def test_a_set_leaves_the_ranks_to_us(self):
         self.check("""

@@ -6,9 +6,11 @@ import os
 import socket
 import threading
 import time
-from typing import Dict, List, Optional, Union
+from typing import Callable, Dict, List, Optional, TypeVar
 
 import torch.distributed as dist
+
+_T = TypeVar("_T")
 
 _NOBODYS = "syncline: no such key"  # a value that no key has
 _FIRST_PAUSE_S = 0.001
@@ -64,37 +66,45 @@ def look(store: dist.Store, key: str) -> Optional[bytes]:
     return None if said == _NOBODYS.encode() else said
 
 
-def await_key(store: dist.Store, key: str, wait_ms: int) -> bytes:
-    """Waits until the store has a key and returns its value. Raises TimeoutError after `wait_ms`, also if the store does not answer."""
-    found: List[Union[bytes, Exception]] = []
+def in_time(call: Callable[[threading.Event], _T], seconds: float) -> _T:
+    """Returns what `call` returns. Raises TimeoutError if it does not return in time; the event that it was given is then set.
+
+    It runs in a thread, so that Ctrl-C works even if the store's host is gone. A store's calls cannot be ended: the thread may go on.
+    """
+    found: List[_T] = []
+    errors: List[Exception] = []
     is_over = threading.Event()
-    deadline = time.monotonic() + wait_ms / 1000
 
-    def ask() -> None:
-        pause = _FIRST_PAUSE_S
-        while True:
-            try:
-                said = look(store, key)
-            except Exception as error:
-                found.append(error)
-                return
-            if said is not None:
-                found.append(said)
-                return
-            left = deadline - time.monotonic()
-            if left <= 0 or is_over.wait(min(pause, left)):
-                return
-            pause = min(pause * 1.5, _LONGEST_PAUSE_S)
+    def run() -> None:
+        try:
+            found.append(call(is_over))
+        except Exception as error:
+            errors.append(error)
 
-    # A thread asks, so that Ctrl-C works even if the store's host is gone.
-    asking = threading.Thread(target=ask, name="syncline-store", daemon=True)
-    asking.start()
+    thread = threading.Thread(target=run, name="syncline-store", daemon=True)
+    thread.start()
     try:
-        asking.join(wait_ms / 1000 + _ANSWER_S)
+        thread.join(seconds + _ANSWER_S)
     finally:
         is_over.set()
+    if errors:
+        raise errors[0]
     if not found:
-        raise TimeoutError(f"the store had no key {key!r} within {wait_ms / 1000:g} s")
-    if isinstance(found[0], Exception):
-        raise found[0]
+        raise TimeoutError(f"no answer within {seconds:g} s")
     return found[0]
+
+
+def await_key(store: dist.Store, key: str, wait_ms: int) -> bytes:
+    """Waits until the store has a key and returns its value. Raises TimeoutError after `wait_ms`, also if the store does not answer."""
+    deadline = time.monotonic() + wait_ms / 1000
+
+    def ask(is_over: threading.Event) -> bytes:
+        pause = _FIRST_PAUSE_S
+        while (said := look(store, key)) is None:
+            left = deadline - time.monotonic()
+            if left <= 0 or is_over.wait(min(pause, left)):
+                raise TimeoutError(f"the store had no key {key!r} within {wait_ms / 1000:g} s")
+            pause = min(pause * 1.5, _LONGEST_PAUSE_S)
+        return said
+
+    return in_time(ask, wait_ms / 1000)

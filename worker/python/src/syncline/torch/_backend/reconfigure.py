@@ -17,7 +17,7 @@ from typing import Any, List, Optional
 import torch.distributed as dist
 
 from syncline.errors import DeadlineExceeded, FailedPrecondition, InvalidArgument, Unavailable
-from syncline.torch._backend.meeting import own_address
+from syncline.torch._backend.meeting import in_time, own_address
 
 _GO = "go"
 _LOOK_S = 0.01
@@ -85,9 +85,12 @@ class Meeting:
             raise InvalidArgument(f"reconfigure: uuid {options.uuid} was already used by this process; each attempt has its own")
         attempt = _Attempt(options.uuid, handles, handles.index(self.handle), timeout)
         try:
-            attempt.settle()
+            in_time(lambda _: attempt.settle(), timeout.total_seconds())
         except (InvalidArgument, DeadlineExceeded):
             raise
+        except TimeoutError as error:
+            raise DeadlineExceeded(f"{attempt.what}: rank 0 of the new group, {handles[0]}, does not answer: {error}; this process has "
+                                   "not left the old group: try again with another uuid, or without that process") from error
         except RuntimeError as error:
             raise Unavailable(f"{attempt.what}: rank 0 of the new group, {handles[0]}, cannot be reached: {error}") from error
         self._used.add(options.uuid)
@@ -153,7 +156,8 @@ class _Attempt:
                 time.sleep(_LOOK_S)
             if self._has_other_handles(rank):
                 return f"rank {rank} of the new group was given different handles from rank 0, or in another order"
-        return _GO
+        # A store that answers late may find that this process has given up.
+        return f"rank 0 of the new group heard of the others only after {self._timeout}" if self._is_late() else _GO
 
     def _is_here(self, rank: int) -> bool:
         return bool(self._store.add(f"here/{self._processes[rank]}", 0))

@@ -22,6 +22,12 @@ void FitToArrival(std::mt19937_64& random, TrainingSettings& training) {
   training.accumulate_steps = 1;
   std::erase_if(training.gradient,
                 [](const auto& option) { return option.first != "clip_value"; });
+  if (!OneIn(random, 4)) return;
+  const auto every = static_cast<double>(2 + random() % 4);
+  training.optimizer.name = "sgd";
+  training.optimizer.options = {
+      {"lr", 0.01}, {"momentum", 0.9}, {"nesterov", 1}, {"momentum_every", every}};
+  if (OneIn(random, 2)) training.optimizer.options["momentum_between"] = 0.5 / every;
 }
 
 // Replaces settings that the mode does not support.

@@ -70,7 +70,7 @@ class DelayedNesterov final : public Optimizer {
 
   std::string_view name() const override { return "sgd"; }
   std::vector<StateSlot> slots() const override {
-    return {{.name = "momentum", .kind = SlotKind::kSigned},
+    return {{.name = kMomentumSlot, .kind = SlotKind::kSigned},
             {.name = "delayed", .kind = SlotKind::kSigned}};
   }
 

@@ -117,7 +117,7 @@ class Sgd final : public Optimizer {
   std::string_view name() const override { return "sgd"; }
   std::vector<StateSlot> slots() const override {
     if (momentum_ == 0) return {};
-    return {{.name = "momentum", .kind = SlotKind::kSigned}};
+    return {{.name = kMomentumSlot, .kind = SlotKind::kSigned}};
   }
 
   void Apply(const StepScalars& scalars, const Strip& strip,

@@ -202,6 +202,14 @@ absl::Status TrainingPlan::CheckMode() const {
         "aggregation=rank_order, or mode bsp");
   }
   if (!mode.is_async()) return absl::OkStatus();
+  const auto slots = job_->slots();
+  if (mode.view_ahead != 0 &&
+      std::ranges::find(slots, kMomentumSlot, &StateSlot::name) == slots.end()) {
+    return refuse("shows workers the weights ahead of their momentum, but optimizer '",
+                  settings_.optimizer.name,
+                  "' keeps no momentum along which it steps; take sgd or rmsprop with "
+                  "momentum, or view_ahead=0");
+  }
   if (NeedsDecision()) {
     return refuse(
         "has no whole step that clip_global_norm, nonfinite_steps=skip or "

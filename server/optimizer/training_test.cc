@@ -305,6 +305,23 @@ TEST(ValidateTraining, NamesWhatAModeDoesNotGoWith) {
               HasSubstr("looks at all of a tensor"));
 }
 
+TEST(ValidateTraining, ShowsWeightsAheadOfAMomentumOnly) {
+  const std::vector<TrainedTensor> tensors = {Tensor({4})};
+  const NamedOptions mode = {"asp", {{"view_ahead", 0.1}}};
+  const auto create = [&](const char* name, const OptionValues& options) {
+    return TrainingPlan::Create(
+               {.optimizer = {.name = name, .options = options}, .mode = mode}, tensors)
+        .status();
+  };
+  EXPECT_TRUE(create("sgd", {{"momentum", 0.9}}).ok());
+  EXPECT_TRUE(create("rmsprop", {{"momentum", 0.9}}).ok());
+  EXPECT_TRUE(
+      create("sgd", {{"momentum", 0.9}, {"nesterov", 1}, {"momentum_every", 2}}).ok());
+  for (const char* name : {"sgd", "rmsprop", "adamw", "lion"}) {
+    EXPECT_THAT(Refusal(create(name, {})), HasSubstr("keeps no momentum")) << name;
+  }
+}
+
 TEST(ValidateTraining, DelaysMomentumWhereEachContributionIsAStep) {
   const OptimizerSettings delayed = {
       .name = "sgd",

@@ -28,6 +28,10 @@ void FitToArrival(std::mt19937_64& random, TrainingSettings& training) {
   training.optimizer.options = {
       {"lr", 0.01}, {"momentum", 0.9}, {"nesterov", 1}, {"momentum_every", every}};
   if (OneIn(random, 2)) training.optimizer.options["momentum_between"] = 0.5 / every;
+  if (OneIn(random, 2)) {
+    options.erase("compensation");
+    options["view_ahead"] = 0.05;
+  }
 }
 
 // Replaces settings that the mode does not support.
@@ -35,6 +39,7 @@ JobSpec MadeValid(JobSpec job) {
   if (!ValidateJob(job).ok()) job.settings.push_codec = "bf16";
   if (!ValidateJob(job).ok()) {
     job.training.optimizer = {.name = "adamw", .options = {{"lr", 0.01}}};
+    job.training.mode.values.erase("view_ahead");
   }
   SYNCLINE_CHECK(ValidateJob(job).ok());
   return job;

@@ -54,7 +54,10 @@ constexpr OptionSpec kAspOptions[] = {
          "a contribution's weight falls with the cosine to 0 at that age; 0: no limit"},
     {.name = "compensation",
      .most = 100,
-     .meaning = "strength of DC-ASGD's delay compensation; 0: none"}};
+     .meaning = "strength of DC-ASGD's delay compensation; 0: none"},
+    {.name = "view_ahead",
+     .most = 1e6,
+     .meaning = "workers see the weights minus view_ahead times the momentum"}};
 
 // Adds to an error of a mode's options how the mode is written.
 absl::Status WithExample(std::string_view name, const absl::Status& status) {
@@ -154,6 +157,12 @@ absl::StatusOr<SyncMode> ParseSyncMode(const NamedOptions& mode) {
     parsed.age_decay = OptionOr(options, mode.values, "age_decay");
     parsed.age_limit = OptionOr(options, mode.values, "age_limit");
     parsed.compensation = OptionOr(options, mode.values, "compensation");
+    parsed.view_ahead = static_cast<float>(OptionOr(options, mode.values, "view_ahead"));
+    if (parsed.view_ahead != 0 && parsed.compensation != 0) {
+      return absl::InvalidArgumentError(
+          "mode 'asp': view_ahead and compensation correct the same delay, one before "
+          "the gradient is computed and one after; leave one of them at 0");
+    }
   }
   return parsed;
 }

@@ -46,6 +46,8 @@ struct SyncMode {
   double age_limit = 0;  // 0: none
   // asp: strength of delay compensation (server/optimizer/transforms.h); 0: none.
   double compensation = 0;
+  // asp: workers see the weights minus this factor times the momentum; 0: the weights.
+  float view_ahead = 0;
 
   bool is_async() const { return kind == Kind::kAsp; }
   // Returns true if a worker may compute on outdated weights, whose age is counted.

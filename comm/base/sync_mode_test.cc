@@ -72,6 +72,16 @@ TEST(ModeText, SaysWhatIsAllowedWithAnExample) {
   }
 }
 
+TEST(ModeText, CorrectsADelayInOneWayOnly) {
+  EXPECT_EQ(ParseSyncMode(*ParseModeText("asp:view_ahead=0.5"))->view_ahead, 0.5);
+  EXPECT_THAT(
+      std::string(ParseSyncMode(*ParseModeText("asp:view_ahead=0.5,compensation=1"))
+                      .status()
+                      .message()),
+      HasSubstr("correct the same delay"));
+  EXPECT_FALSE(ParseSyncMode(*ParseModeText("asp:view_ahead=-1")).ok());
+}
+
 TEST(SyncMode, WholeIsAQuorumOfAllMembersHoweverMany) {
   const auto mode = ParseSyncMode(*ParseModeText("bsp:whole=1"));
   ASSERT_TRUE(mode.ok()) << mode.status();

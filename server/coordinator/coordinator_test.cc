@@ -227,6 +227,12 @@ TEST_F(CoordinatorTest, InvalidJobsAreRefusedAndLeaveNothing) {
   SayHello(12, bad, {.name = "x"});
   EXPECT_THAT(std::string(closed_[12].message()),
               HasSubstr("the optimizer must be sgd with momentum=0"));
+  bad.training.mode.name = "asp";
+  bad.training.optimizer.options.insert({{"nesterov", 1}, {"momentum_every", 4}});
+  SayHello(15, bad, {.name = "x"});
+  EXPECT_THAT(std::string(closed_[15].message()),
+              HasSubstr("the optimizer must be sgd with momentum=0"));
+  bad.training.mode = {};
   bad.settings.push_codec = "onebit:min_elements=0,vectors=1";
   bad.training.optimizer = {.name = "sophia"};
   SayHello(13, bad, {.name = "x"});

@@ -171,6 +171,12 @@ class PlayedJob {
 const OptimizerSettings kPlain = {.name = "sgd", .options = {{"lr", 0.1}}};
 const OptimizerSettings kMomentum = {.name = "sgd",
                                      .options = {{"lr", 0.1}, {"momentum", 0.9}}};
+const OptimizerSettings kDelayed = {.name = "sgd",
+                                    .options = {{"lr", 0.1},
+                                                {"momentum", 0.9},
+                                                {"nesterov", 1},
+                                                {"momentum_every", 3},
+                                                {"momentum_between", 0.1}}};
 const OptimizerSettings kAdamW = {.name = "adamw", .options = {{"lr", 0.01}}};
 
 TEST(ModeJournals, GiveTheSameBitsAgain) {
@@ -181,7 +187,8 @@ TEST(ModeJournals, GiveTheSameBitsAgain) {
                                 {.name = "ssp", .values = {{"staleness", 1}}},
                                 {.name = "ssp", .values = {{"staleness", 3}}}};
   for (const NamedOptions& mode : modes) {
-    for (const OptimizerSettings& optimizer : {kPlain, kMomentum, kAdamW}) {
+    for (const OptimizerSettings& optimizer : {kPlain, kMomentum, kDelayed, kAdamW}) {
+      if (optimizer == kDelayed && mode.name != "asp") continue;  // refused
       SCOPED_TRACE(FormatNamedOptions(mode) + " of " + optimizer.name);
       PlayedJob job(CaseOf(mode, optimizer));
       job.ExpectSameBits();

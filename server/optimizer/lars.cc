@@ -84,7 +84,7 @@ class Lars final : public Optimizer, private TensorReduction {
   std::string_view name() const override { return "lars"; }
   std::vector<StateSlot> slots() const override {
     if (momentum_ == 0) return {};
-    return {{.name = "momentum", .kind = SlotKind::kSigned}};
+    return {{.name = kMomentumSlot, .kind = SlotKind::kSigned}};
   }
   const TensorReduction* tensor_reduction() const override { return this; }
 

@@ -98,6 +98,9 @@ enum class SlotKind {
   kUnsigned,  // such as a mean of squares
   kWeights,   // such as an average of weights: always FP32
 };
+// The slot of an optimizer whose steps are along -m: p -= lr * m, or with Nesterov's
+// gradient added. Views ahead of the momentum need it (docs/modes.md).
+inline constexpr std::string_view kMomentumSlot = "momentum";
 struct StateSlot {
   std::string_view name = {};
   SlotKind kind = SlotKind::kSigned;

@@ -89,7 +89,9 @@ class Rmsprop final : public Optimizer {
   std::vector<StateSlot> slots() const override {
     std::vector<StateSlot> slots = {{.name = "square", .kind = SlotKind::kUnsigned}};
     if (centered_) slots.push_back({.name = "mean", .kind = SlotKind::kSigned});
-    if (momentum_ != 0) slots.push_back({.name = "momentum", .kind = SlotKind::kSigned});
+    if (momentum_ != 0) {
+      slots.push_back({.name = kMomentumSlot, .kind = SlotKind::kSigned});
+    }
     return slots;
   }
 

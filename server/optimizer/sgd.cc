@@ -6,11 +6,16 @@
 #include "absl/strings/str_cat.h"
 #include "comm/base/check.h"
 #include "comm/base/isa.h"
+#include "comm/base/limits.h"
 #include "server/optimizer/decay_rule.h"
+#include "server/optimizer/delayed_nesterov.h"
 #include "server/optimizer/option_ranges.h"
 
 namespace syncline {
 namespace {
+
+// More contributions than workers only make the steps smaller.
+constexpr double kMaxMomentumEvery = kMaxWorkers;
 
 constexpr std::array kOptions = {
     LearningRate(1e-3),
@@ -20,6 +25,15 @@ constexpr std::array kOptions = {
     OptionSpec{.name = "dampening", .meaning = "share of the gradient that is left out"},
     OptionSpec{
         .name = "nesterov", .kind = OptionKind::kFlag, .meaning = "look one step ahead"},
+    OptionSpec{.name = "momentum_every",
+               .standard = 1,
+               .least = 1,
+               .most = kMaxMomentumEvery,
+               .kind = OptionKind::kWhole,
+               .meaning = "mode asp: contributions that make one step of the momentum"},
+    OptionSpec{.name = "momentum_between",
+               .meaning = "share of the momentum that each contribution but the last of "
+                          "them applies"},
     OptionSpec{.name = "replace",
                .kind = OptionKind::kFlag,
                .meaning = "1: weights become the step itself, -lr * gradient"}};
@@ -103,7 +117,7 @@ class Sgd final : public Optimizer {
   std::string_view name() const override { return "sgd"; }
   std::vector<StateSlot> slots() const override {
     if (momentum_ == 0) return {};
-    return {{.name = "momentum", .kind = SlotKind::kSigned}};
+    return {{.name = kMomentumSlot, .kind = SlotKind::kSigned}};
   }
 
   void Apply(const StepScalars& scalars, const Strip& strip,
@@ -133,6 +147,21 @@ class Sgd final : public Optimizer {
   const bool replaces_;
 };
 
+absl::Status CheckDelay(const OptionValues& values) {
+  const double every = OptionOr(kOptions, values, "momentum_every");
+  const double between = OptionOr(kOptions, values, "momentum_between");
+  if (every > 1 && OptionOr(kOptions, values, "nesterov") == 0) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "optimizer 'sgd': momentum_every=", every,
+        " is delayed Nesterov, which needs nesterov=1 and momentum above 0"));
+  }
+  if (between * every <= 1 && (every > 1 || between == 0)) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("optimizer 'sgd': momentum_between is ", between,
+                   ", but must be in [0, 1 / momentum_every], where momentum_every is ",
+                   every, " and must be above 1"));
+}
+
 }  // namespace
 
 std::span<const OptionSpec> SgdOptions() { return kOptions; }
@@ -148,7 +177,7 @@ absl::Status CheckSgd(const OptionValues& values) {
         "weight_decay at 0");
   }
   if (OptionOr(kOptions, values, "nesterov") == 0 || (momentum > 0 && dampening == 0)) {
-    return absl::OkStatus();
+    return CheckDelay(values);
   }
   return absl::InvalidArgumentError(
       absl::StrCat("optimizer 'sgd': nesterov needs momentum above 0 and dampening 0, "
@@ -157,6 +186,9 @@ absl::Status CheckSgd(const OptionValues& values) {
 }
 
 std::unique_ptr<Optimizer> MakeSgd(const OptionValues& values) {
+  if (OptionOr(kOptions, values, "momentum_every") > 1) {
+    return MakeDelayedNesterov(values);
+  }
   return std::make_unique<Sgd>(values);
 }
 

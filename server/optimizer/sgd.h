@@ -5,7 +5,8 @@
 //   p -= lr * d
 // Decoupled decay: p -= lr * weight_decay * p instead of the first line. With `replace`:
 // p = -lr * g, independent of p. A job uses this if servers only average gradients, and
-// workers apply an optimizer of their own.
+// workers apply an optimizer of their own. With momentum_every above 1 it is another
+// optimizer: delayed_nesterov.h.
 #pragma once
 
 #include <memory>

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "comm/base/status.h"
+#include "server/optimizer/delayed_nesterov.h"
 
 namespace syncline {
 namespace {
@@ -23,6 +24,23 @@ bool SameState(const Optimizer& a, const Optimizer& b) {
 absl::Status OfTensor(size_t tensor, const absl::Status& status) {
   return absl::InvalidArgumentError(
       absl::StrCat("tensor ", tensor, ": ", std::string(status.message())));
+}
+
+// Fails if the momentum of a tensor is delayed in a mode whose steps are means of several
+// contributions.
+absl::Status CheckDelays(const TrainingSettings& settings,
+                         std::span<const TrainedTensor> tensors) {
+  if (settings.sync().is_async()) return absl::OkStatus();
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    if (!DelaysMomentum(settings.optimizer, tensors[i].group)) continue;
+    return OfTensor(
+        i, absl::InvalidArgumentError(absl::StrCat(
+               "mode '", FormatNamedOptions(settings.mode),
+               "' makes each step of the mean of several contributions, but "
+               "momentum_every gathers contributions that are steps of their own; leave "
+               "momentum_every at 1, or take mode asp")));
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -144,6 +162,7 @@ absl::StatusOr<std::unique_ptr<const TrainingPlan>> TrainingPlan::Create(
   }
   SYNCLINE_RETURN_IF_ERROR(plan->CheckJobReduction());
   SYNCLINE_RETURN_IF_ERROR(plan->CheckMode());
+  SYNCLINE_RETURN_IF_ERROR(CheckDelays(settings, tensors));
   return plan;
 }
 
@@ -183,6 +202,14 @@ absl::Status TrainingPlan::CheckMode() const {
         "aggregation=rank_order, or mode bsp");
   }
   if (!mode.is_async()) return absl::OkStatus();
+  const auto slots = job_->slots();
+  if (mode.view_ahead != 0 &&
+      std::ranges::find(slots, kMomentumSlot, &StateSlot::name) == slots.end()) {
+    return refuse("shows workers the weights ahead of their momentum, but optimizer '",
+                  settings_.optimizer.name,
+                  "' keeps no momentum along which it steps; take sgd or rmsprop with "
+                  "momentum, or view_ahead=0");
+  }
   if (NeedsDecision()) {
     return refuse(
         "has no whole step that clip_global_norm, nonfinite_steps=skip or "

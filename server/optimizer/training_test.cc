@@ -305,6 +305,48 @@ TEST(ValidateTraining, NamesWhatAModeDoesNotGoWith) {
               HasSubstr("looks at all of a tensor"));
 }
 
+TEST(ValidateTraining, ShowsWeightsAheadOfAMomentumOnly) {
+  const std::vector<TrainedTensor> tensors = {Tensor({4})};
+  const NamedOptions mode = {"asp", {{"view_ahead", 0.1}}};
+  const auto create = [&](const char* name, const OptionValues& options) {
+    return TrainingPlan::Create(
+               {.optimizer = {.name = name, .options = options}, .mode = mode}, tensors)
+        .status();
+  };
+  EXPECT_TRUE(create("sgd", {{"momentum", 0.9}}).ok());
+  EXPECT_TRUE(create("rmsprop", {{"momentum", 0.9}}).ok());
+  EXPECT_TRUE(
+      create("sgd", {{"momentum", 0.9}, {"nesterov", 1}, {"momentum_every", 2}}).ok());
+  for (const char* name : {"sgd", "rmsprop", "adamw", "lion"}) {
+    EXPECT_THAT(Refusal(create(name, {})), HasSubstr("keeps no momentum")) << name;
+  }
+}
+
+TEST(ValidateTraining, DelaysMomentumWhereEachContributionIsAStep) {
+  const OptimizerSettings delayed = {
+      .name = "sgd",
+      .options = {{"momentum", 0.9}, {"nesterov", 1}, {"momentum_every", 4}}};
+  const std::vector<TrainedTensor> tensors = {Tensor({4})};
+  EXPECT_TRUE(
+      TrainingPlan::Create({.optimizer = delayed, .mode = {"asp", {}}}, tensors).ok());
+  for (const NamedOptions& mode :
+       {NamedOptions{"bsp", {}}, NamedOptions{"bsp", {{"quorum", 2}}},
+        NamedOptions{"ssp", {{"staleness", 2}}}}) {
+    EXPECT_THAT(
+        Refusal(
+            TrainingPlan::Create({.optimizer = delayed, .mode = mode}, tensors).status()),
+        HasSubstr("leave momentum_every at 1, or take mode asp"))
+        << mode.name;
+  }
+  // Only a group asks for it.
+  std::vector<TrainedTensor> groups = {Tensor({4})};
+  groups[0].group.options = {{"momentum_every", 4}};
+  const OptimizerSettings nesterov = {.name = "sgd",
+                                      .options = {{"momentum", 0.9}, {"nesterov", 1}}};
+  EXPECT_THAT(Refusal(TrainingPlan::Create({.optimizer = nesterov}, groups).status()),
+              HasSubstr("momentum_every"));
+}
+
 TEST(SyncMode, OlderContributionsWeighLess) {
   const SyncMode inverse = *ParseSyncMode({"asp", {{"age_power", 1}}});
   EXPECT_EQ(inverse.WeightOfAge(0), 1.0);

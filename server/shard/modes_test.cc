@@ -393,6 +393,9 @@ TEST(AgeWeights,
       {.name = "sgd",
        .options =
            {{"lr", 0.1}, {"momentum", 0.9}, {"nesterov", 1}, {"weight_decay", 0.1}}},
+      {.name = "sgd",
+       .options =
+           {{"lr", 0.1}, {"momentum", 0.9}, {"nesterov", 1}, {"momentum_every", 3}}},
       {.name = "adam", .options = {{"lr", 0.1}}},
       {.name = "adamw", .options = {{"lr", 0.1}, {"weight_decay", 0.1}}},
       {.name = "lion", .options = {{"lr", 0.1}}}};
@@ -402,7 +405,7 @@ TEST(AgeWeights,
   for (const OptimizerSettings& optimizer : optimizers) {
     for (const OptionValues& mode : weights) cases.push_back({mode, optimizer});
   }
-  cases.push_back({weights[0], optimizers[2], {{"clip_value", 0.25}}});
+  cases.push_back({weights[0], optimizers[3], {{"clip_value", 0.25}}});
   const auto make = [](const AgeWeight& one, const OptionValues& mode) {
     RigOptions options = {.codec = "fp32", .tensors = {100}};
     options.training.optimizer = one.optimizer;

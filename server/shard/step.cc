@@ -333,14 +333,28 @@ Payload StepPass::Apply(const TensorUpdate& update, const BlockSum& block,
     const MutableByteView out = writer.NextTile(codec);
     StepTile(update, block, tile, [&](size_t first, std::span<const float> weights) {
       const size_t offset = size_t{tile} * kTileElements + first;
-      codec.Encode(weights, {}, ContextOf(publication, offset),
-                   out.subspan(first * element_bytes));
+      codec.Encode(ShownOf(block.memory, offset, weights), {},
+                   ContextOf(publication, offset), out.subspan(first * element_bytes));
     });
     writer.EndTile(out.size());
   }
   if (sends_delta || !deltas) return writer.Finish();
   std::ranges::copy(block.memory.weights, block.memory.view.begin());
   return Encode(block.memory, publication);
+}
+
+// The momentum is read as it is stored, so that a later Encode gives the same bits as the
+// step did, also on a server that took the block over.
+std::span<const float> StepPass::ShownOf(const BlockMemory& memory, size_t first,
+                                         std::span<const float> weights) {
+  if (memory.view_ahead == 0) return weights;
+  if (shown_.empty()) shown_ = Buffer::Allocate(sizeof(float) * kTileElements);
+  const std::span<float> shown = Floats(shown_).first(weights.size());
+  LoadState(memory.state[memory.momentum], first, shown);
+  for (size_t i = 0; i < shown.size(); ++i) {
+    shown[i] = weights[i] - memory.view_ahead * shown[i];
+  }
+  return shown;
 }
 
 bool StepPass::EncodeDelta(const BlockMemory& memory, const Publication& publication,
@@ -373,8 +387,9 @@ Payload StepPass::Encode(const BlockMemory& memory, const Publication& publicati
   BlockWriter writer = WriterFor(publication.label, codec);
   for (uint32_t tile = 0; tile < TilesOf(publication.label.range.elements); ++tile) {
     const size_t offset = size_t{tile} * kTileElements;
-    const auto part =
-        values.subspan(offset, TileElements(publication.label.range.elements, tile));
+    const auto part = ShownOf(
+        memory, offset,
+        values.subspan(offset, TileElements(publication.label.range.elements, tile)));
     const MutableByteView room = writer.NextTile(codec);
     writer.EndTile(codec.Encode(part, {}, ContextOf(publication, offset), room));
   }

@@ -46,6 +46,10 @@ struct BlockMemory {
   std::span<float> view = {};
   std::span<float> accumulator = {};  // empty in jobs that need none
   std::vector<StoredSlot> state = {};
+  // Mode asp: workers see weights - view_ahead * state[momentum], where the momentum will
+  // take them (docs/modes.md). 0: they see the weights.
+  float view_ahead = 0;
+  size_t momentum = 0;
 };
 
 // A block's input to a step. The mean gradient is scale * (accumulator + weighted sum of
@@ -129,6 +133,10 @@ class StepPass {
   void AddMeansOfSenders(const BlockSum& block, size_t first, std::span<float> sum);
   // Adds the contributions to elements [first, first + sum.size()) to `sum`.
   void Add(const BlockSum& block, size_t first, std::span<float> sum, Infinity infinity);
+  // Returns what workers see of the elements from `first` on whose weights are given: at
+  // most one tile. The result is valid until the next call.
+  std::span<const float> ShownOf(const BlockMemory& memory, size_t first,
+                                 std::span<const float> weights);
   // OpenStrip returns the strip as the optimizer sees it, with the transformed gradient.
   // CloseStrip stores state that is not kept in FP32.
   Strip OpenStrip(const TensorUpdate& update, const BlockSum& block, size_t first,
@@ -158,6 +166,7 @@ class StepPass {
   BufferPool& pool_;
   Buffer sum_;    // one tile
   Buffer delta_;  // one tile, once a delta was published
+  Buffer shown_;  // one tile, if workers see other values than the weights
   Buffer one_;    // one tile of one contribution, for votes and mean_of_senders
   Buffer sent_;   // one tile of weights, for mean_of_senders
   std::vector<Buffer> scratch_;   // decoded state, one tile per slot

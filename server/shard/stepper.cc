@@ -66,6 +66,10 @@ BlockMemory Stepper::Layout(const BlockRange& range,
   for (const StateSlot& slot : plan.optimizer(range.tensor).slots()) {
     const StateType type =
         EffectiveType(plan.state_type(range.tensor), slot.kind, tensor_elements);
+    if (slot.name == kMomentumSlot) {
+      memory.view_ahead = plan.settings().sync().view_ahead;
+      memory.momentum = memory.state.size();
+    }
     memory.state.push_back({.type = type,
                             .kind = slot.kind,
                             .memory = take(StateBytes(type, range.elements))});

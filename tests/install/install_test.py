@@ -50,10 +50,10 @@ class Install(unittest.TestCase):
     def tearDownClass(cls):
         cls.scratch.cleanup()
 
-    def train(self, program):
+    def train(self, program, workers=2):
         """Runs a program with `syncline run`. Returns the output of its first worker."""
         launcher = self.prefix / "bin/syncline"
-        return run(launcher, "run", "--standalone", "--servers", "2", "--nproc-per-node", "2", "--", program,
+        return run(launcher, "run", "--standalone", "--servers", "2", "--nproc-per-node", workers, "--", program,
                    cwd=self.work)  # fmt: skip
 
     def test_only_what_users_need_is_installed(self):
@@ -88,6 +88,15 @@ class Install(unittest.TestCase):
             f"-Wl,-rpath,{self.prefix}/lib", "-lm", "-o", program)  # fmt: skip
         output = self.train(program)
         self.assertIn("rank 0 of 2: y = 2.000 a + -3.000 b + 1.000 after 200 steps", output)
+
+    def test_rounds_of_local_sgd_in_cpp_are_of_the_length_that_the_speed_allows(self):
+        packages = {**os.environ, "PKG_CONFIG_PATH": str(self.prefix / "lib/pkgconfig")}
+        flags = run("pkg-config", "--cflags", "--libs", "syncline", env=packages).split()
+        program = self.work / "rounds"
+        run("c++", "-std=c++17", "-Wall", "-Wextra", "-Werror", SOURCE / "tests/install/rounds.cc", *flags, f"-Wl,-rpath,{self.prefix}/lib",
+            "-o", program)  # fmt: skip
+        self.assertRegex(self.train(program, workers=1), "next 40 steps, w = 1.000")  # the fastest of one
+        self.assertRegex(self.train(program), r"next ([1-9]|[1-3]\d|40) steps, w = (0\.9|1\.0)")
 
     def test_any_language_calls_the_library_in_a_job(self):
         worker = Path(__file__).parent / "ctypes_worker.py"

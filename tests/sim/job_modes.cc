@@ -22,6 +22,16 @@ void FitToArrival(std::mt19937_64& random, TrainingSettings& training) {
   training.accumulate_steps = 1;
   std::erase_if(training.gradient,
                 [](const auto& option) { return option.first != "clip_value"; });
+  if (!OneIn(random, 4)) return;
+  const auto every = static_cast<double>(2 + random() % 4);
+  training.optimizer.name = "sgd";
+  training.optimizer.options = {
+      {"lr", 0.01}, {"momentum", 0.9}, {"nesterov", 1}, {"momentum_every", every}};
+  if (OneIn(random, 2)) training.optimizer.options["momentum_between"] = 0.5 / every;
+  if (OneIn(random, 2)) {
+    options.erase("compensation");
+    options["view_ahead"] = 0.05;
+  }
 }
 
 // Replaces settings that the mode does not support.
@@ -29,6 +39,7 @@ JobSpec MadeValid(JobSpec job) {
   if (!ValidateJob(job).ok()) job.settings.push_codec = "bf16";
   if (!ValidateJob(job).ok()) {
     job.training.optimizer = {.name = "adamw", .options = {{"lr", 0.01}}};
+    job.training.mode.values.erase("view_ahead");
   }
   SYNCLINE_CHECK(ValidateJob(job).ok());
   return job;

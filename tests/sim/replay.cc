@@ -195,6 +195,22 @@ void Replay::DecodePushes() {
   }
 }
 
+// Returns what workers see of the block: its weights, or what is ahead of its momentum.
+std::vector<float> Replay::ShownOf(const Block& block) {
+  const std::span<const float> weights = PartOf(weights_, block.range);
+  std::vector<float> shown(weights.begin(), weights.end());
+  const float ahead = job_.training.sync().view_ahead;
+  if (ahead == 0 || !block.is_trained) return shown;
+  const uint32_t tensor = block.range.tensor;
+  const auto slots = PlanAt(0).optimizer(tensor).slots();
+  for (size_t slot = 0; slot < slots.size(); ++slot) {
+    if (slots[slot].name != "momentum") continue;
+    const float* momentum = &tensors_[tensor].state[slot][block.range.first_element];
+    for (size_t i = 0; i < shown.size(); ++i) shown[i] = weights[i] - ahead * momentum[i];
+  }
+  return shown;
+}
+
 // Updates a view: by a delta if the codec compresses, as a whole if the delta cannot be
 // encoded.
 void Replay::Publish(uint32_t id, Deltas deltas, uint64_t revision) {
@@ -202,7 +218,7 @@ void Replay::Publish(uint32_t id, Deltas deltas, uint64_t revision) {
   const uint32_t tensor = block.range.tensor;
   const Transfer& transfer = transfers_[tensor].publish;
   const std::span<float> view = PartOf(views_, block.range);
-  const std::span<const float> weights = PartOf(weights_, block.range);
+  const std::vector<float> weights = ShownOf(block);
   const float largest = transfer.codec->traits().largest;
   bool as_deltas = deltas == Deltas::kYes;
   for (size_t i = 0; as_deltas && i < view.size(); ++i) {
@@ -214,7 +230,7 @@ void Replay::Publish(uint32_t id, Deltas deltas, uint64_t revision) {
   }
   ForEachTile({.elements = block.range.elements}, [&](uint64_t first, uint32_t count) {
     const std::span<float> of_tile = view.subspan(first, count);
-    const auto x = weights.subspan(first, count);
+    const auto x = std::span(weights).subspan(first, count);
     std::vector<float> values(x.begin(), x.end());
     for (uint32_t i = 0; as_deltas && i < count; ++i) values[i] -= of_tile[i];
     const EncodeContext context = {.seed = JobSeed(job_.name),

@@ -62,6 +62,7 @@ class Replay {
   void DecodePushes();
   enum class Deltas { kNo, kYes };
   // `revision` is the number of the weights, which stochastic rounding depends on.
+  std::vector<float> ShownOf(const Block& block);
   void Publish(uint32_t block, Deltas deltas, uint64_t revision);
   static std::span<float> PartOf(std::vector<std::vector<float>>& tensors,
                                  const BlockRange& range);

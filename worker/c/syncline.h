@@ -406,6 +406,43 @@ SYNCLINE_API syncline_code syncline_barrier(syncline_session* session,
  * at most failure_timeout. The session is over. */
 SYNCLINE_API syncline_code syncline_leave(syncline_session* session);
 
+/* ---- rounds of local SGD ---- */
+/* How many local steps this worker takes before it synchronises, if the workers differ
+ * in speed: in proportion to its speed, so that all rounds take about as long
+ * (docs/local_sgd.md). A program declares one more tensor, of SYNCLINE_ROUNDS_ELEMENTS
+ * zeros of FLOAT32 with options "mean=1", and in each round
+ *
+ *   takes syncline_rounds_steps(rounds) steps, in `seconds` without waiting for others;
+ *   syncline_rounds_note(rounds, steps, seconds);
+ *   syncline_rounds_write(rounds, rank, pushed, SYNCLINE_ROUNDS_ELEMENTS);
+ *   pushes `pushed` for that tensor, and its weights for the others, with all samples
+ *   of the round; waits for all tensors;
+ *   syncline_rounds_read(rounds, rank, tensor, SYNCLINE_ROUNDS_ELEMENTS);
+ *
+ * These functions do not communicate. One thread at a time may use the handle. */
+#define SYNCLINE_ROUNDS_ELEMENTS 512
+typedef struct syncline_rounds syncline_rounds;
+
+/* `text` is "adaptive:most=100,least=10", or "adaptive:100" for short: 100 steps for the
+ * fastest worker, and at least 10 (by default 1) for every other one. */
+SYNCLINE_API syncline_code syncline_rounds_new(const char* text, syncline_rounds** out);
+/* NULL is allowed. */
+SYNCLINE_API void syncline_rounds_free(syncline_rounds* rounds);
+/* Returns the number of steps of the round that begins. A worker that was not measured
+ * yet takes a quarter of the most. */
+SYNCLINE_API uint64_t syncline_rounds_steps(const syncline_rounds* rounds);
+SYNCLINE_API uint64_t syncline_rounds_most(const syncline_rounds* rounds);
+SYNCLINE_API uint64_t syncline_rounds_least(const syncline_rounds* rounds);
+/* Both must be above 0. Steps that were not timed, such as the first one of a program,
+ * may be left out of both. */
+SYNCLINE_API syncline_code syncline_rounds_note(syncline_rounds* rounds, uint64_t steps,
+                                                double seconds);
+SYNCLINE_API syncline_code syncline_rounds_write(const syncline_rounds* rounds,
+                                                 uint32_t rank, float* values,
+                                                 size_t count);
+SYNCLINE_API syncline_code syncline_rounds_read(syncline_rounds* rounds, uint32_t rank,
+                                                const float* values, size_t count);
+
 #ifdef __cplusplus
 }
 #endif

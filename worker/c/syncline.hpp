@@ -227,4 +227,75 @@ class Session {
   std::unique_ptr<syncline_session, Free> handle_;
 };
 
+// Rounds of local SGD whose length follows this worker's speed (docs/local_sgd.md). It
+// measures the time of the steps, and has a tensor of its own in the session.
+//
+//   syncline::AdaptiveRounds rounds("adaptive:100");
+//   syncline::Session session(options);
+//   ... session.Declare ...
+//   rounds.Declare(session);
+//   session.Start();
+//   for (;;) {
+//     for (uint64_t left = rounds.Begin(); left > 0; --left) ... a step ...
+//     rounds.Push(session, samples);  // of the round
+//     ... push the starting weights minus the present ones; wait for them ...
+//     rounds.Wait(session);
+//   }
+//
+// It must outlive the session, which writes to its memory. One thread at a time may use
+// it.
+class AdaptiveRounds {
+ public:
+  explicit AdaptiveRounds(const std::string& text) {
+    syncline_rounds* made = nullptr;
+    Check(syncline_rounds_new(text.c_str(), &made));
+    handle_.reset(made);
+  }
+  AdaptiveRounds(const AdaptiveRounds&) = delete;
+  AdaptiveRounds& operator=(const AdaptiveRounds&) = delete;
+
+  // Call it once, before the session starts.
+  void Declare(Session& session) {
+    TensorOptions options;
+    options.options = "mean=1";
+    tensor_ = session.Declare("syncline.rounds", {SYNCLINE_ROUNDS_ELEMENTS}, read_.data(),
+                              options);
+  }
+
+  // Begins a round and returns the number of its steps.
+  uint64_t Begin() {
+    steps_ = syncline_rounds_steps(handle_.get());
+    began_ = std::chrono::steady_clock::now();
+    return steps_;
+  }
+  // Ends the round's steps. `samples`: of all of them.
+  void Push(Session& session, uint32_t samples) {
+    const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - began_;
+    if (taken.count() > 0) {
+      Check(syncline_rounds_note(handle_.get(), steps_, taken.count()));
+    }
+    Check(syncline_rounds_write(handle_.get(), session.rank(), pushed_.data(),
+                                pushed_.size()));
+    session.PushPull(tensor_, pushed_.data(), samples);
+  }
+  void Wait(Session& session, Timeout timeout = Forever()) {
+    session.Wait(tensor_, timeout);
+    Check(
+        syncline_rounds_read(handle_.get(), session.rank(), read_.data(), read_.size()));
+  }
+
+ private:
+  struct Free {
+    void operator()(syncline_rounds* rounds) const noexcept {
+      syncline_rounds_free(rounds);
+    }
+  };
+  std::unique_ptr<syncline_rounds, Free> handle_;
+  TensorId tensor_ = 0;
+  uint64_t steps_ = 0;
+  std::chrono::steady_clock::time_point began_ = {};
+  std::vector<float> read_ = std::vector<float>(SYNCLINE_ROUNDS_ELEMENTS);
+  std::vector<float> pushed_ = std::vector<float>(SYNCLINE_ROUNDS_ELEMENTS);
+};
+
 }  // namespace syncline

@@ -64,6 +64,11 @@ absl::Status ApplyPreset(std::string_view name, SessionOptions& options) {
 absl::Status CheckRounds(const SessionOptions& options) {
   const std::string& mode = options.training.mode.name;
   if (options.preset.empty() || (mode != "asp" && mode != "ssp")) return absl::OkStatus();
+  const OptionValues& optimizer = options.training.optimizer.values;
+  const auto every = optimizer.find("momentum_every");
+  if (mode == "asp" && every != optimizer.end() && every->second > 1) {
+    return absl::OkStatus();  // each push is a part of an outer step
+  }
   const char* why = mode == "asp"
                         ? "makes each worker's push an outer step of its own at the full "
                           "rate, although a round should be one step with the mean of "
@@ -72,8 +77,9 @@ absl::Status CheckRounds(const SessionOptions& options) {
                           "round, and they would replace what it has trained since";
   return absl::InvalidArgumentError(absl::StrCat(
       "preset=", options.preset, " with mode=", FormatNamedOptions(options.training.mode),
-      ", which ", why,
-      "; take bsp, or bsp:quorum=K, which waits for K workers (docs/local_sgd.md)"));
+      ", which ", why, "; take bsp, or bsp:quorum=K, which waits for K workers",
+      mode == "asp" ? ", or momentum_every=W of the outer optimizer" : "",
+      " (docs/local_sgd.md)"));
 }
 
 std::string_view PresetOf(const SessionOptions& options) {

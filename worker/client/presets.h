@@ -18,7 +18,8 @@ namespace syncline {
 absl::Status ApplyPreset(std::string_view name, SessionOptions& options);
 
 // Fails with InvalidArgument if a preset was applied and the mode does not support rounds
-// of local SGD. syncline.torch.LocalSGD makes the same check.
+// of local SGD; asp does if the outer optimizer delays its momentum (momentum_every).
+// syncline.torch.LocalSGD makes the same check.
 absl::Status CheckRounds(const SessionOptions& options);
 
 // Returns the preset that has these settings; empty if there is none.

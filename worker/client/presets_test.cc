@@ -57,6 +57,11 @@ TEST(Presets, ModesWithoutRoundsAreRefusedWithTheReason) {
   }
   options.training.optimizer = {.name = "adamw"};
   EXPECT_THAT(said("asp"), HasSubstr("preset=post-local-sgd")) << "its own optimizer";
+  options.training.optimizer = {
+      .name = "sgd",
+      .values = {{"momentum", 0.9}, {"nesterov", 1}, {"momentum_every", 4}}};
+  EXPECT_EQ(said("asp"), "") << "pushes are parts of outer steps";
+  EXPECT_THAT(said("ssp:2"), HasSubstr("lets a worker go on"));
 }
 
 TEST(Presets, UnknownNamesAreRefusedWithTheNearest) {

@@ -159,6 +159,28 @@ class Modes(LocalTest):
         two.wait(w2)
         self.assertEqual(there.tolist(), [-2.0] * 4)  # where the mean of two that have moved by one is one
 
+    def test_asp_makes_parts_of_an_outer_step_where_the_momentum_is_delayed(self):
+        def join(rank, session):
+            model = Line()
+            optimizer = DiLoCo(model, torch.optim.SGD(model.parameters(), 1.0), 2, lr=1.0, momentum=0.5, momentum_every=2, mode="asp",
+                               session=session)
+            self.addCleanup(optimizer.session.close)
+            return model, optimizer
+
+        (one, first), (two, second) = self.workers(2, join)
+        steps(one, first, 1.0, 2)  # moved by 2: half of that
+        self.assertEqual(one.weight.tolist(), [-1.0] * 4)
+        steps(two, second, 2.0, 2)  # moved by 4: half of that, and half of the momentum, which is 3
+        self.assertEqual(two.weight.tolist(), [-4.5] * 4)
+        steps(two, second, 0.0, 2)  # nobody waits for the first one
+        self.assertEqual(two.weight.tolist(), [-4.5] * 4)
+        self.assertEqual((first.rounds, second.rounds), (1, 2))
+        steps(two, second, 0.0, 2)  # the momentum moves again: 1.5, and half of it
+        self.assertEqual(two.weight.tolist(), [-5.25] * 4)
+        second.close()
+        steps(one, first, 0.0, 2)
+        self.assertEqual(one.weight.tolist(), [-5.25] * 4)
+
     def test_ssp_gives_weights_without_the_workers_own_push(self):  # why it is refused
         (one, w1, here), _ = self.sessions("ssp:staleness=1")
         one.push_pull(w1, torch.ones(4))
@@ -168,7 +190,7 @@ class Modes(LocalTest):
     def test_without_rounds_are_refused_with_the_reason(self):
         model = fresh()
         inner = torch.optim.SGD(model.parameters(), 0.1)
-        for mode, more, said in (("asp", {}, "mode='asp' makes each worker's push an outer step of its own.*bsp:quorum=K"),
+        for mode, more, said in (("asp", {}, "mode='asp' makes each worker's push an outer step of its own.*bsp:quorum=K.*momentum_every=W"),
                                  ("ssp:staleness=2", {}, "mode='ssp:staleness=2' lets a worker go on with weights that lack its own"),
                                  (QUORUM, {"fragments": 2}, "fragments=2 with mode='bsp:quorum=1'.*leave fragments at 1"),
                                  ("bsp:quorum=+1", {"fragments": 2}, "fragments=2 with mode='bsp:quorum=1': a quorum counts"),

@@ -151,6 +151,11 @@ class WhatElseSendsGradients(host_support.Ranks):
         self.assert_same(optimizer="syncline.torch.LocalSGD(model, torch.optim.SGD(model.parameters(), lr=0.01), sync_every=3)",
                          each_step="optimizer.zero_grad(); model(step).backward()")
 
+    def test_adaptive_rounds(self):
+        clock = "setattr(__import__('syncline.torch._local.adaptive', fromlist=['now']), 'now', __import__('itertools').count().__next__)"
+        self.assert_same(optimizer=f"({clock}, syncline.torch.LocalSGD(model, torch.optim.SGD(model.parameters(), lr=0.01), 'adaptive:4'))[1]",
+                         each_step="optimizer.zero_grad(); model(step).backward()")
+
     def test_diloco_with_fragments_and_overlap(self):
         self.assert_same(optimizer="syncline.torch.DiLoCo(model, torch.optim.SGD(model.parameters(), lr=0.01), sync_every=3, fragments=2, overlap=1)",
                          each_step="optimizer.zero_grad(); model(step).backward()")

@@ -42,6 +42,24 @@ class Modes(OptimizerTest):
             with self.assertRaisesRegex(syncline.InvalidArgument, f"mode='{mode}' .*take bsp"):
                 LocalSGD(model, torch.optim.SGD(model.parameters(), 0.1), sync_every=2, mode=mode, session=self.options())
 
+    def session_ahead(self, optimizer):
+        session = syncline.Session(**self.options(), mode="asp:view_ahead=0.25", optimizer=optimizer, push="fp32", publish="fp32")
+        self.addCleanup(session.close)
+        tensor = session.declare("w", torch.zeros(4))
+        session.start()
+        return session, tensor
+
+    def test_asp_shows_weights_ahead_of_the_momentum(self):
+        session, tensor = self.session_ahead("sgd:lr=1,momentum=0.5")
+        for gradient, shown in ((2.0, -2.5), (4.0, -8.25)):  # -2 - 0.25 * 2; -7 - 0.25 * 5
+            session.push_pull(tensor, torch.full((4,), gradient))
+            session.wait(tensor)
+            self.assertEqual(tensor.weights.tolist(), [shown] * 4)
+
+    def test_asp_shows_nothing_ahead_of_an_optimizer_without_momentum(self):
+        with self.assertRaisesRegex(syncline.Error, "optimizer 'adamw' keeps no momentum along which it steps; take sgd"):
+            self.session_ahead("adamw:lr=1")
+
     def test_are_given_once(self):
         with self.assertRaisesRegex(syncline.InvalidArgument, "'mode': ….*mode=ssp:4 already; give it once"):
             self.optimizer_of(mode="ssp:4", mode_of_session="bsp")

@@ -104,6 +104,14 @@ _SIGNATURES = {
     "syncline_restore_residuals": (Code, [c_void_p, c_char_p]),
     "syncline_barrier": (Code, [c_void_p, c_int64]),
     "syncline_leave": (Code, [c_void_p]),
+    "syncline_rounds_new": (Code, [c_char_p, POINTER(c_void_p)]),
+    "syncline_rounds_free": (None, [c_void_p]),
+    "syncline_rounds_steps": (c_uint64, [c_void_p]),
+    "syncline_rounds_most": (c_uint64, [c_void_p]),
+    "syncline_rounds_least": (c_uint64, [c_void_p]),
+    "syncline_rounds_note": (Code, [c_void_p, c_uint64, c_double]),
+    "syncline_rounds_write": (Code, [c_void_p, c_uint32, c_void_p, c_size_t]),
+    "syncline_rounds_read": (Code, [c_void_p, c_uint32, c_void_p, c_size_t]),
 }
 
 

@@ -37,6 +37,9 @@ class ElasticDistributedSampler(torch.utils.data.Sampler):
 
     def __init__(self, data: Union[Sized, int], optimizer: Union[Optimizer, LocalSGD], batch_size: int, *, shuffle: bool = True,
                  seed: int = 0, rank: Optional[int] = None, world_size: Optional[int] = None) -> None:
+        if isinstance(optimizer, LocalSGD) and optimizer.is_adaptive:
+            raise InvalidArgument("the workers of adaptive rounds take different numbers of steps, but this sampler cuts the data into "
+                                  "equal parts; let each worker draw from all data (RandomSampler), with a seed of its own")
         self._length = data if isinstance(data, int) else len(data)
         self._optimizer = optimizer
         self._batch_size, self._shuffle, self._seed = batch_size, shuffle, seed

@@ -22,17 +22,21 @@ _REASONS = {
 }
 
 
-def has_quorum(mode: Option, fragments: int) -> bool:
+def has_quorum(mode: Option, fragments: int, momentum_every: float = 1) -> bool:
     """Returns whether a quorum ends the rounds of a job with this mode. None: the mode that the environment gives.
 
-    Raises InvalidArgument for modes that do not work in rounds.
+    Raises InvalidArgument for modes that do not work in rounds. In mode asp each push must be a part of an outer step, which the outer
+    optimizer's `momentum_every` makes it.
     """
-    text = _as_the_library_reads_it(mode)
+    text = mode_text(mode)
     name, _, values = text.partition(":")
+    if name == "asp" and momentum_every > 1:
+        return False
     reason = _REASONS.get(name)
     if reason is not None:
+        of_parts = ", or momentum_every=W, with which W pushes make one outer step" if name == "asp" else ""
         raise InvalidArgument(f"mode={text!r} {reason}; take bsp, or bsp:quorum=K, which waits for K workers and loses nothing of the "
-                              "others (docs/local_sgd.md)")
+                              f"others{of_parts} (docs/local_sgd.md)")
     numbers = {key: float(number) for key, _, number in (one.partition("=") for one in values.split(",") if one)}
     if not any(numbers.get(key) for key in ("quorum", "whole")):
         return False
@@ -43,7 +47,7 @@ def has_quorum(mode: Option, fragments: int) -> bool:
     return True
 
 
-def _as_the_library_reads_it(mode: Option) -> str:
+def mode_text(mode: Option) -> str:
     """Returns the mode in the library's normal form, NAME:KEY=NUMBER,... without short forms."""
     options = Options()  # holds the settings of the environment
     try:

@@ -2,13 +2,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Optional
+from typing import TYPE_CHECKING, Optional
 
 import torch
 
 from syncline.errors import InvalidArgument
 from syncline.session import Session, Tensor
 from syncline.torch._local.decoupled import Kept, LateRounds
+
+if TYPE_CHECKING:
+    from syncline.torch._local.adaptive import Rider
 
 
 class Replica:
@@ -57,6 +60,12 @@ class Fragment:
         self._given_samples = 0  # number of samples in the push under way
         self.is_under_way = False  # pushed, and not pulled yet
         self.age = 0  # number of steps since the last push
+        self._rider: Optional[Rider] = None
+
+    def carry(self, rider: Rider) -> None:
+        """Synchronises another tensor, which is not a parameter, with the replicas."""
+        self._rider = rider
+        self._tensors.append(rider.tensor)
 
     def took_step(self, samples: int) -> None:
         """Notes that the worker has trained a step on `samples` samples."""
@@ -69,6 +78,8 @@ class Fragment:
         if self._given_samples:
             for replica in self._replicas:
                 self._session.push_pull(replica.tensor, self._gradient(replica), self._given_samples)
+            if self._rider is not None:
+                self._rider.push(self._given_samples)
         else:
             self._session.skip(self._tensors)
         self.samples = self.age = 0
@@ -84,6 +95,8 @@ class Fragment:
         for replica in self._replicas:
             self._session.wait(replica.tensor)
             replica.take(alpha)
+        if self._rider is not None:
+            self._rider.pull()
         self.is_under_way = False
         if self._late is not None:
             was_late = self._late.was_late() and self._given_samples > 0

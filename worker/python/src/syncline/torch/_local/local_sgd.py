@@ -12,10 +12,11 @@ from syncline.errors import FailedPrecondition, InvalidArgument
 from syncline.session import Option, Session
 from syncline.torch._host.place import is_wanted
 from syncline.torch._host.session import close_after, join
+from syncline.torch._local.adaptive import AdaptiveRhythm, rhythm_of
 from syncline.torch._local.decoupled import LateRounds, has_quorum
 from syncline.torch._local.fragment import Fragment, Replica, cut
 from syncline.torch._local.presets import settings_of
-from syncline.torch._local.rhythm import Every, Rhythm
+from syncline.torch._local.rhythm import Every
 from syncline.torch._optimizer.groups import merged, option_string
 from syncline.torch._optimizer.spelling import check_spelling
 
@@ -45,10 +46,14 @@ class LocalSGD(torch.optim.Optimizer):
     between push and pull; `alpha` is the share of its own weights that it then keeps beside the new ones, by default a half.
 
     `sync_every` may be a function that returns the number of steps of a round from its number, counted from 0:
-    `lambda round: min(100, 10 + round)`. All workers must give the same.
+    `lambda round: min(100, 10 + round)`. All workers must give the same. With "adaptive:100" the fastest worker takes 100 steps a round,
+    and each other one as many as its speed allows in that time (docs/local_sgd.md#adaptive-rounds).
 
     With mode="bsp:quorum=K" a round waits for K workers. What another worker pushes too late is kept and goes with its next round, as
     a mean of both that is weighted by samples.
+
+    With mode="asp" and `momentum_every=W`, an option of sgd with nesterov, a round waits for nobody: each worker's push is a W-th part of
+    an outer step (docs/local_sgd.md#asynchronous-rounds).
 
     With `local_aggregation` the ranks of a host send the mean of their differences as one worker
     (docs/pytorch.md#one-gradient-for-each-host).
@@ -65,13 +70,14 @@ class LocalSGD(torch.optim.Optimizer):
         check_spelling(type(self), options)
         self._inner = checked_optimizer(model, optimizer)
         self._overlap = overlap
-        self._rhythm = Rhythm(sync_every, fragments, lambda steps: _checked_times(steps, overlap, fragments))
+        self._rhythm = rhythm_of(sync_every, fragments, lambda steps: _checked_times(steps, overlap, fragments))
         self._alpha = _checked_alpha(alpha, overlap)
         self.samples = samples
         self._was_cut_short = False
         settings = option_string({"lr": lr, **options})
         given = merged({"optimizer": f"{outer}:{settings}", "push": push, "publish": publish, "mode": mode}, session or {})
-        is_decoupled = has_quorum(given.get("mode"), fragments)
+        given = self._rhythm.settings(given)
+        is_decoupled = has_quorum(given.get("mode"), fragments, float(options.get("momentum_every", 1)))
         self.session = join(given, is_wanted(local_aggregation))
         self.session.steps_are = "rounds"
         if samples == 1:  # by default each step counts as one sample
@@ -82,6 +88,8 @@ class LocalSGD(torch.optim.Optimizer):
             self._parameters = {id(parameter) for parameter in model.parameters() if parameter.requires_grad}
             self._fragments = cut(self.session, trained, fragments, LateRounds(self.session) if is_decoupled else None)
             self._check_groups()
+            if (rider := self._rhythm.declare(self.session, model.parameters())) is not None:
+                self._fragments[-1].carry(rider)
             self.session.start()
             for replica in replicas:
                 replica.take(0)
@@ -139,16 +147,27 @@ class LocalSGD(torch.optim.Optimizer):
         """Takes a step of the inner optimizer, then pushes and pulls the fragments that are due."""
         loss = self._inner.step(closure) if closure is not None else self._inner.step()
         self._taken += 1
-        for due, fragment in zip(self._dues, self._fragments):
-            fragment.took_step(self.samples)
-            if self._taken == due:
-                fragment.push()
+        self._rhythm.took_step()
         for fragment in self._fragments:
-            if fragment.is_under_way and fragment.age == self._overlap:
-                fragment.pull(self._alpha)
+            fragment.took_step(self.samples)
+        if self._taken in self._dues or any(self._is_due_back(fragment) for fragment in self._fragments):
+            with self._rhythm.synchronizing():
+                self._exchange()
         if self._taken == self._length:
             self._begin_round()
         return loss
+
+    def _exchange(self) -> None:
+        """Pushes the fragments whose turn it is after this step, and pulls those that were pushed `overlap` steps ago."""
+        for due, fragment in zip(self._dues, self._fragments):
+            if self._taken == due:
+                fragment.push()
+        for fragment in self._fragments:
+            if self._is_due_back(fragment):
+                fragment.pull(self._alpha)
+
+    def _is_due_back(self, fragment: Fragment) -> bool:
+        return fragment.is_under_way and fragment.age == self._overlap
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Calls zero_grad of the inner optimizer."""
@@ -187,13 +206,15 @@ class LocalSGD(torch.optim.Optimizer):
         fragments anywhere) it makes `steps` jump ahead, which ElasticDistributedSampler refuses. With that sampler, call it after the
         last epoch or, without fragments, when `steps` is a multiple of `sync_every`.
         """
-        if self._taken:
-            self._end_round(self._taken)
-        if any(fragment.samples for fragment in self._fragments):  # trained since they were pushed in this round
-            self._end_round(0)
-        for fragment in self._fragments:
-            if fragment.is_under_way:
-                fragment.pull()
+        with self._rhythm.synchronizing():
+            if self._taken:
+                self._end_round(self._taken)
+            if any(fragment.samples for fragment in self._fragments):  # trained since they were pushed in this round
+                self._end_round(0)
+            for fragment in self._fragments:
+                if fragment.is_under_way:
+                    fragment.pull()
+        self._rhythm.pause()
 
     def _end_round(self, taken: int) -> None:
         """Ends a round after `taken` of its steps: pushes the fragments that were not pushed yet, and pulls all."""
@@ -216,14 +237,25 @@ class LocalSGD(torch.optim.Optimizer):
     def steps(self) -> int:
         """The number of the present step, from 0, on all workers: the steps of all rounds before, and those of this round.
 
-        A round that synchronize() cut short counts as a whole one, or as two.
+        A round that synchronize() cut short counts as a whole one, or as two. With adaptive rounds it is the step of the fastest worker:
+        a worker that takes half as many counts each of them twice.
         """
-        return self._rhythm.before(self.session.step) + self._taken
+        return self._rhythm.done(self.session.step, self._taken, self._length)
 
     @property
     def was_cut_short(self) -> bool:
         """Whether synchronize() ended a round of this worker early. `steps` is then more than it has trained."""
         return self._was_cut_short
+
+    @property
+    def is_adaptive(self) -> bool:
+        """Whether the workers' rounds have different numbers of steps."""
+        return isinstance(self._rhythm, AdaptiveRhythm)
+
+    @property
+    def round_steps(self) -> int:
+        """Number of steps of this worker's present round."""
+        return self._length
 
     @property
     def rounds(self) -> int:

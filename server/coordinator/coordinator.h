@@ -278,7 +278,7 @@ struct WorkerExit {
   std::string then = {};  // "started again (1 of 3)"; empty: unknown
   std::string said = {};  // the program's last lines; empty: unknown
 };
-// A launcher was told to end and stops its workers (job_stop.cc), who do not confirm it.
+// A launcher was told to end, and stops its workers (job_stop.cc). Not authenticated.
 struct LauncherStop {
   std::string job = {};
   std::string run_id = {};

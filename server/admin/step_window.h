@@ -80,8 +80,6 @@ class StepWindow {
     return Mean{*phases, static_cast<double>(bytes) / steps, last.time - first.time};
   }
 
-  // Forgets all sums.
-  void Clear() { kept_.clear(); }
   bool is_empty() const { return kept_.empty(); }
   // Returns whether a step was seen since the first sum, however long ago.
   bool has_step() const { return kept_.size() >= 2; }

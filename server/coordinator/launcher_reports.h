@@ -17,7 +17,7 @@ struct WorkerExit {
   std::string then = {};  // "started again (1 of 3)"; empty: unknown
   std::string said = {};  // the program's last lines; empty: unknown
 };
-// A launcher reports that it was told to end, and stops its workers (job_stop.cc). Not
+// A launcher was told to end, and stops its workers (job_stop.cc). Not
 // authenticated by the workers.
 struct LauncherStop {
   std::string job = {};

@@ -37,6 +37,11 @@ TEST(Presets, SetOptimizerAndCodecsAndNothingElse) {
   EXPECT_EQ(options.training.optimizer.values, plain) << "error feedback is its momentum";
   options.settings.push_codec = "int8";
   EXPECT_EQ(PresetOf(options), "") << "changed since";
+  ASSERT_TRUE(ApplyPreset("demo", options).ok());
+  EXPECT_EQ(PresetOf(options), "demo");
+  EXPECT_EQ(FormatNamedOptions(options.training.optimizer), "signsgd:lr=0.001");
+  EXPECT_EQ(options.settings.push_codec, "demo");
+  EXPECT_EQ(options.settings.publish_codec, "onebit");
 }
 
 TEST(Presets, ModesWithoutRoundsAreRefusedWithTheReason) {
@@ -57,6 +62,8 @@ TEST(Presets, ModesWithoutRoundsAreRefusedWithTheReason) {
   }
   options.training.optimizer = {.name = "adamw"};
   EXPECT_THAT(said("asp"), HasSubstr("preset=post-local-sgd")) << "its own optimizer";
+  ASSERT_TRUE(ApplyPreset("demo", options).ok());
+  EXPECT_EQ(said("ssp:2"), "") << "it pushes gradients, not rounds";
 }
 
 TEST(Presets, UnknownNamesAreRefusedWithTheNearest) {

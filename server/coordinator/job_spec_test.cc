@@ -51,8 +51,8 @@ TEST(JobSpec, MomentumIsOnOneSideOnly) {
     EXPECT_EQ(said({.name = "signsgd"}), "");
     EXPECT_THAT(said({.name = "sgd", .options = {{"momentum", 0.9}}}),
                 AllOf(HasSubstr("keeps the momentum of tensor 'w' on the workers"),
-                      HasSubstr("must be sgd with momentum=0 or signsgd, not sgd")));
-    EXPECT_THAT(said({.name = "adamw"}), HasSubstr("not adamw"));
+                      HasSubstr("must be sgd with momentum=0 or signsgd, not 'sgd'")));
+    EXPECT_THAT(said({.name = "adamw"}), HasSubstr("not 'adamw'"));
   }
   // What travels densely leaves no momentum.
   job.training.optimizer = {.name = "adamw"};

@@ -70,8 +70,9 @@ TEST(SumCheck, KnowsWhichCodecsPromiseIt) {
                             "topk:ratio=0.001,values=int8"}) {
     EXPECT_TRUE(promises(codec)) << codec;
   }
-  for (const char* codec : {"fp32", "int8", "auto", "dgc", "threshold", "sparseloco",
-                            "topk:decay=0.5", "topk:memory=none", "topk:ratio=0.0001"}) {
+  for (const char* codec :
+       {"fp32", "int8", "auto", "dgc", "threshold", "sparseloco", "demo",
+        "topk:decay=0.5", "topk:memory=none", "topk:ratio=0.0001"}) {
     EXPECT_FALSE(promises(codec)) << codec;
   }
 }

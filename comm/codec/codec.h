@@ -47,6 +47,7 @@ enum class CodecId : uint16_t {
   kSparse = 16,
   kRotated = 17,
   kLowRank = 18,
+  kDct = 19,
 };
 
 // Properties that a codec guarantees for tiles of finite values.
@@ -100,6 +101,24 @@ struct DeviceForm {
   CodecId values = CodecId::kFp32;  // kSparse: codec of the values
 };
 
+// The basis of codecs that send a few coefficients of a tile instead of a few values
+// (comm/codec/dct). Receivers that average over those who sent something do so coefficient
+// by coefficient, and go back to values once.
+class CodecBasis {
+ public:
+  virtual ~CodecBasis() = default;
+
+  // Replace a tile that starts at element `first_element` of its tensor by its
+  // coefficients, or coefficients by the tile. There are as many of one as of the other.
+  virtual void ToCoefficients(uint64_t first_element, std::span<float> tile) const = 0;
+  virtual void FromCoefficients(uint64_t first_element, std::span<float> tile) const = 0;
+
+  // out[i] = the coefficient i of an encoding; 0 if it was not sent. Fails as
+  // Codec::Decode does, and if the encoding is of a tile that starts elsewhere.
+  virtual absl::Status DecodeCoefficients(ByteView bytes, uint64_t first_element,
+                                          std::span<float> out) const = 0;
+};
+
 class Codec {
  public:
   virtual ~Codec() = default;
@@ -126,6 +145,9 @@ class Codec {
                                                            uint64_t /*columns*/) const {
     return nullptr;
   }
+
+  // Returns null if the codec sends values rather than coefficients.
+  virtual const CodecBasis* basis() const { return nullptr; }
 
   // Returns nothing if no GPU kernel encodes as this codec does.
   virtual std::optional<DeviceForm> device_form() const { return std::nullopt; }

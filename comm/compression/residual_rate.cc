@@ -5,7 +5,7 @@
 namespace syncline {
 
 bool ResidualsFollowRate(std::string_view optimizer, const OptionValues& gradient) {
-  if (optimizer != "sgd") return false;
+  if (optimizer != "sgd" && optimizer != "signsgd") return false;
   return std::ranges::none_of(gradient, [](const auto& option) {
     return option.first != "centralize" && option.second != 0;
   });

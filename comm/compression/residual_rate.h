@@ -12,9 +12,11 @@
 namespace syncline {
 
 // Returns whether it is converted. It is under sgd, whose steps are proportional to
-// gradients, unless gradients are clipped: the limit applies in the unit of the gradient.
-// As the rate falls, converted values would grow beyond the limit and be clipped away,
-// together with the gradient beside them. `gradient` holds the job's gradient transforms.
+// gradients, and under signsgd, for which DeMo defines it so: its momentum adds up rate
+// times gradient (Peng et al. 2024, arXiv 2411.19870). It is not if gradients are clipped,
+// because the limit applies in the unit of the gradient: as the rate falls, converted
+// values would grow beyond the limit and be clipped away, together with the gradient
+// beside them. `gradient` holds the job's gradient transforms.
 bool ResidualsFollowRate(std::string_view optimizer, const OptionValues& gradient);
 
 }  // namespace syncline

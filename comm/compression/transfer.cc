@@ -57,6 +57,7 @@ bool TakesText(const CodecPreset& preset, std::string_view option) {
   using enum CodecPreset::Kind;
   // Candidates of auto share error feedback and have no other memory.
   if (preset.kind == kDense || preset.kind == kAuto) return false;
+  if (preset.keeps_momentum && option != "values") return false;
   if (option == "memory") return true;
   if (preset.kind != CodecPreset::Kind::kSelector) return false;
   return option == "values" ||
@@ -285,6 +286,7 @@ absl::StatusOr<Transfer> ParseTransfer(std::string_view text) {
   }
   transfer.dense = MakeBf16Codec();
   transfer.votes = preset.votes;
+  transfer.keeps_momentum = preset.keeps_momentum;
   SYNCLINE_ASSIGN_OR_RETURN(transfer.memory.kind, FindMemory(reading));
   const CodecTraits traits = transfer.codec->traits();
   if (transfer.memory.kind != MemoryKind::kNone && traits.variance >= 1) {
@@ -295,8 +297,8 @@ absl::StatusOr<Transfer> ParseTransfer(std::string_view text) {
                      "memory=none"));
   }
   transfer.memory.decay = parts.Number("decay");
-  transfer.memory.momentum = parts.Number("momentum");
-  transfer.memory.nesterov = parts.Number("nesterov") != 0;
+  transfer.memory.momentum = parts.NumberOr("momentum", transfer.memory.momentum);
+  transfer.memory.nesterov = parts.NumberOr("nesterov", 0) != 0;
   transfer.what.min_elements = static_cast<uint64_t>(parts.Number("min_elements"));
   transfer.what.dense_steps = static_cast<uint64_t>(parts.Number("dense_steps"));
   transfer.what.vectors = parts.Number("vectors") != 0;

@@ -64,8 +64,12 @@ struct Transfer {
   // The servers divide each value by the weight of the workers that sent it (SparseLoCo;
   // Sarfi et al. 2025, arXiv 2508.15706). By default they divide by the weight of all, so
   // a value that one worker of W sends counts 1 / W. It does not apply to tensors that
-  // are sent densely.
+  // are sent densely. If the codec sends coefficients (Codec::basis), so are the means.
   bool mean_of_senders = false;
+  // What the memory keeps is the optimizer's momentum (DeMo; Peng et al. 2024, arXiv
+  // 2411.19870), so the servers' optimizer must have none. MemoryKind::kMomentumCorrection
+  // says the same.
+  bool keeps_momentum = false;
   // Whether deltas in this codec bring a view nearer to the weights.
   bool follows = true;
   // The selector of `codec`, if it has one.

@@ -7,6 +7,7 @@
 
 #include "comm/base/status.h"
 #include "comm/codec/bf16/bf16.h"
+#include "comm/codec/dct/dct.h"
 #include "comm/codec/fp16/fp16.h"
 #include "comm/codec/fp32/fp32.h"
 #include "comm/codec/integer/integer.h"
@@ -326,6 +327,36 @@ void SetSparseLoCoStandards(CodecPreset& preset) {
   OptionOf(preset, "min_elements").standard = 4096;
 }
 
+// The codec of DeMo (Peng et al. 2024, arXiv 2411.19870): the momentum stays on the
+// workers, which send its largest coefficients, 32 of each 64 x 64.
+CodecPreset DeMoPreset() {
+  CodecPreset preset = Selects(
+      "demo", "the largest cosine coefficients of the momentum, which is on the worker",
+      {.kind = SelectorKind::kTopK, .ratio = 1.0 / 128, .chunk_log2 = 12});
+  preset.values = "bf16";
+  preset.keeps_momentum = true;
+  OptionOf(preset, "mean_of_senders").standard = 1;
+  preset.make =
+      [top = preset.make](const PresetParts& parts) -> absl::StatusOr<SharedCodec> {
+    DctOptions options = {.name = "demo"};
+    SYNCLINE_ASSIGN_OR_RETURN(options.inner, top(parts));
+    return SharedCodec(MakeDctCodec(std::move(options)));
+  };
+  return preset;
+}
+
+// Changes defaults of the options that all lossy presets have: the paper's momentum,
+// which is the decay of what is kept, and tensors of at least one chunk.
+void SetDeMoStandards(CodecPreset& preset) {
+  OptionSpec& decay = OptionOf(preset, "decay");
+  decay.standard = 0.999;
+  decay.meaning = "of the momentum that a worker keeps";
+  OptionOf(preset, "min_elements").standard = 4096;
+  std::erase_if(preset.options, [](const OptionSpec& option) {
+    return option.name == "momentum" || option.name == "nesterov";
+  });
+}
+
 // It is made of its candidates (transfer_candidates.h).
 CodecPreset AutoPreset() {
   return {.name = "auto",
@@ -346,8 +377,7 @@ CodecPreset AutoPreset() {
 
 SelectorSpec SelectorOf(const CodecPreset& preset, const PresetParts& parts) {
   const auto number = [&](std::string_view option, double otherwise) {
-    const bool has = std::ranges::count(parts.specs, option, &OptionSpec::name) > 0;
-    return has ? parts.Number(option) : otherwise;
+    return parts.NumberOr(option, otherwise);
   };
   SelectorSpec spec = preset.selector;
   spec.ratio = number("ratio", spec.ratio);
@@ -367,12 +397,14 @@ std::vector<CodecPreset> CodecPresets() {
   std::ranges::move(QuantizerPresets(), std::back_inserter(presets));
   std::ranges::move(SelectorPresets(), std::back_inserter(presets));
   presets.push_back(SparseLoCoPreset());
+  presets.push_back(DeMoPreset());
   presets.push_back(AutoPreset());
   presets.push_back(PowerSgdPreset());
   for (CodecPreset& preset : presets) {
     if (preset.kind == CodecPreset::Kind::kDense) continue;
     preset.options.insert(preset.options.end(), std::begin(kCommon), std::end(kCommon));
     if (preset.name == "sparseloco") SetSparseLoCoStandards(preset);
+    if (preset.name == "demo") SetDeMoStandards(preset);
   }
   return presets;
 }

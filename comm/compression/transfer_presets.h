@@ -2,6 +2,7 @@
 // which options. A new codec gets an entry here.
 #pragma once
 
+#include <algorithm>
 #include <functional>
 #include <memory>
 #include <span>
@@ -23,6 +24,11 @@ struct PresetParts {
   SharedCodec values = nullptr;
 
   double Number(std::string_view name) const { return OptionOr(specs, numbers, name); }
+  // The same for an option that not every preset has.
+  double NumberOr(std::string_view name, double otherwise) const {
+    const bool has = std::ranges::count(specs, name, &OptionSpec::name) > 0;
+    return has ? Number(name) : otherwise;
+  }
 };
 
 struct CodecPreset {
@@ -35,6 +41,9 @@ struct CodecPreset {
   MemoryKind memory = MemoryKind::kNone;
   bool votes = false;   // Transfer::votes
   bool follows = true;  // Transfer::follows
+  // Transfer::keeps_momentum. Such a preset has no other memory, and no scope: its
+  // selector sees coefficients of one tile.
+  bool keeps_momentum = false;
   // Null for kAuto, which is made of several codecs (transfer_candidates.h).
   std::function<absl::StatusOr<SharedCodec>(const PresetParts&)> make = nullptr;
 };

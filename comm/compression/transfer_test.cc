@@ -56,6 +56,8 @@ TEST(Transfer, TrueWireSizes) {
   // 64 and 128 of 4,096 values; the paper reports ratios of 146 and 97.
   EXPECT_GE(kFp32Bytes / bytes_of("sparseloco"), 195);
   EXPECT_GE(kFp32Bytes / bytes_of("sparseloco:ratio=0.03125"), 110);
+  EXPECT_GE(kFp32Bytes / bytes_of("demo"), 155);
+  EXPECT_GE(kFp32Bytes / bytes_of("demo:values=onebit"), 365);
   EXPECT_GE(kFp32Bytes / bytes_of("terngrad"), 15.5);
 }
 
@@ -104,6 +106,47 @@ TEST(Transfer, SparseLoCoIsTopKOfChunksInTwoBitsWithAMeanOfItsSenders) {
   EXPECT_TRUE(transfer.ForTensor({.elements = 4096, .dimensions = 2})->mean_of_senders);
   EXPECT_THAT(Refusal("sparseloco:chunk_log2=7"), HasSubstr("chunk_log2"));
   EXPECT_THAT(Refusal("sparseloco:scope=tensor"), HasSubstr("scope=tile"));
+}
+
+TEST(Transfer, DeMoIsTopKOfCoefficientsOfTheMomentumWithAMeanOfItsSenders) {
+  const Transfer transfer = *ParseTransfer("demo");
+  EXPECT_EQ(transfer.codec->id(), CodecId::kDct);
+  EXPECT_EQ(transfer.codec->name(), "demo");
+  EXPECT_EQ(TopCount(*transfer.selector, 4096, 0), 32u);
+  EXPECT_EQ(transfer.selector->chunk_log2, 12u);
+  EXPECT_TRUE(transfer.mean_of_senders);
+  EXPECT_TRUE(transfer.keeps_momentum);
+  EXPECT_EQ(transfer.memory.kind, MemoryKind::kErrorFeedback);
+  EXPECT_EQ(transfer.memory.decay, 0.999);
+  EXPECT_FALSE(ParseTransfer("demo:mean_of_senders=0")->mean_of_senders);
+  EXPECT_EQ(ParseTransfer("demo:decay=0.9")->memory.decay, 0.9);
+  EXPECT_FALSE(ParseTransfer("sparseloco")->keeps_momentum);
+  // The codec of a tensor has its columns.
+  const auto header_of = [&](const Transfer& one) {
+    std::vector<std::byte> bytes(one.codec->MaxEncodedBytes(10));
+    one.codec->Encode(std::vector<float>(10, 1.0f), {}, {}, bytes);
+    return std::to_integer<int>(bytes[0]) + 256 * std::to_integer<int>(bytes[1]);
+  };
+  const Transfer own = *transfer.ForTensor(Transfer::ShapeOf("w", {{50, 30, 10}}));
+  EXPECT_EQ(header_of(own), 300);
+  EXPECT_TRUE(own.keeps_momentum);
+  // A tensor that is sent at once leaves no momentum.
+  const Transfer small = *transfer.ForTensor({.elements = 4095, .dimensions = 2});
+  EXPECT_FALSE(small.keeps_momentum);
+  EXPECT_FALSE(small.mean_of_senders);
+}
+
+TEST(Transfer, DeMoRefusesWhatItDoesNotHave) {
+  EXPECT_THAT(Refusal("demo:decay=1.5"),
+              HasSubstr("decay is 1.5, but must be in [0, 1]"));
+  EXPECT_THAT(Refusal("demo:ratio=0"),
+              HasSubstr("ratio is 0, but must be in [1e-06, 1]"));
+  EXPECT_THAT(Refusal("demo:chunk_log2=7"), HasSubstr("a whole number in [8, 16]"));
+  for (const char* text : {"demo:memory=dgc", "demo:memory=ef", "demo:momentum=0.9",
+                           "demo:nesterov=1", "demo:scope=tensor"}) {
+    EXPECT_THAT(Refusal(text), HasSubstr("codec 'demo' has no option")) << text;
+  }
+  EXPECT_THAT(Refusal("topk:values=demo"), HasSubstr("selects itself"));
 }
 
 TEST(Transfer, QuantizersMayBeRotated) {

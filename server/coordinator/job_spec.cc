@@ -112,6 +112,14 @@ absl::Status CheckSenders(const JobSpec& spec,
   return absl::OkStatus();
 }
 
+// Whether the optimizer of a tensor keeps no momentum of its own.
+bool HasNoMomentum(const JobSpec& spec, const TensorSpec& tensor) {
+  const OptimizerSettings& optimizer = spec.training.optimizer;
+  if (optimizer.name == "signsgd") return true;
+  const OptionValues options = Merge(optimizer.options, tensor.group.options);
+  return optimizer.name == "sgd" && OptionOr(OptionsOf("sgd"), options, "momentum") == 0;
+}
+
 absl::Status CheckTransfers(const JobSpec& spec) {
   SYNCLINE_ASSIGN_OR_RETURN(const std::vector<TensorTransfers> transfers,
                             spec.Transfers());
@@ -119,17 +127,15 @@ absl::Status CheckTransfers(const JobSpec& spec) {
   SYNCLINE_RETURN_IF_ERROR(CheckMemories(spec, transfers));
   SYNCLINE_RETURN_IF_ERROR(CheckSenders(spec, transfers));
   for (size_t i = 0; i < transfers.size(); ++i) {
-    if (transfers[i].push.memory.kind != MemoryKind::kMomentumCorrection) continue;
-    const OptimizerSettings& optimizer = spec.training.optimizer;
-    const OptionValues options = Merge(optimizer.options, spec.tensors[i].group.options);
-    if (optimizer.name == "sgd" && OptionOr(OptionsOf("sgd"), options, "momentum") == 0) {
-      continue;
-    }
+    const Transfer& push = transfers[i].push;
+    const bool has_momentum =
+        push.keeps_momentum || push.memory.kind == MemoryKind::kMomentumCorrection;
+    if (!has_momentum || HasNoMomentum(spec, spec.tensors[i])) continue;
     return absl::InvalidArgumentError(absl::StrCat(
         "push_codec '", spec.settings.push_codec, "' keeps the momentum of tensor '",
         spec.tensors[i].name,
-        "' on the workers, so the optimizer must be sgd with momentum=0, not ",
-        Written(optimizer)));
+        "' on the workers, so the optimizer must be sgd with momentum=0 or signsgd, not ",
+        Written(spec.training.optimizer)));
   }
   return absl::OkStatus();
 }

@@ -2,6 +2,7 @@
 #include "server/coordinator/job_spec.h"
 
 #include <string>
+#include <utility>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -36,6 +37,31 @@ TEST(JobSpec, MeansOfSendersNeedTheContributionsThemselves) {
   // What travels densely has no senders.
   accumulates.settings.push_codec = "sparseloco:min_elements=1000000";
   EXPECT_TRUE(ValidateJob(accumulates).ok()) << ValidateJob(accumulates);
+}
+
+TEST(JobSpec, MomentumIsOnOneSideOnly) {
+  JobSpec job = SparseLoCo();
+  for (const char* push : {"demo", "dgc"}) {
+    job.settings.push_codec = push;
+    const auto said = [&](OptimizerSettings optimizer) {
+      job.training.optimizer = std::move(optimizer);
+      return std::string(ValidateJob(job).message());
+    };
+    EXPECT_EQ(said({.name = "sgd"}), "");
+    EXPECT_EQ(said({.name = "signsgd"}), "");
+    EXPECT_THAT(said({.name = "sgd", .options = {{"momentum", 0.9}}}),
+                AllOf(HasSubstr("keeps the momentum of tensor 'w' on the workers"),
+                      HasSubstr("must be sgd with momentum=0 or signsgd, not 'sgd'")));
+    EXPECT_THAT(said({.name = "adamw"}), HasSubstr("not 'adamw'"));
+  }
+  // What travels densely leaves no momentum.
+  job.training.optimizer = {.name = "adamw"};
+  job.settings.push_codec = "demo:min_elements=1000000";
+  EXPECT_TRUE(ValidateJob(job).ok()) << ValidateJob(job);
+  job.training.optimizer = {.name = "signsgd"};
+  job.settings.push_codec = "demo";
+  job.training.aggregation = Aggregation::kArrival;
+  EXPECT_THAT(std::string(ValidateJob(job).message()), HasSubstr("mean_of_senders=0"));
 }
 
 TEST(JobSpec, WorkersWithOtherSettingsAreToldTheFirstDifference) {

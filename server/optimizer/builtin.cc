@@ -27,6 +27,7 @@
 #include "server/optimizer/rmsprop.h"
 #include "server/optimizer/rprop.h"
 #include "server/optimizer/sgd.h"
+#include "server/optimizer/signsgd.h"
 #include "server/optimizer/sophia.h"
 #include "server/optimizer/wrappers.h"
 #include "server/optimizer/zero_one_adam.h"
@@ -60,6 +61,7 @@ constexpr std::array kOptimizers = {
     Entry{"asgd", AsgdOptions, MakeAsgd},
     Entry{"rprop", RpropOptions, MakeRprop, CheckRprop},
     Entry{"lion", LionOptions, MakeLion},
+    Entry{"signsgd", SignSgdOptions, MakeSignSgd},
     Entry{"sophia", SophiaOptions, MakeSophia},
     Entry{"onebit_adam", OnebitAdamOptions, MakeOnebitAdam},
     Entry{"zero_one_adam", ZeroOneAdamOptions, MakeZeroOneAdam},

@@ -245,7 +245,8 @@ inline std::vector<RecordCase> AllOptimizersAndCodecs() {
                                 "int8:min_elements=0,vectors=1,dense_steps=3",
                                 "int4-stochastic:min_elements=0,vectors=1,rotate=1",
                                 "topk:min_elements=0,vectors=1,ratio=0.05",
-                                "sparseloco:min_elements=0,vectors=1,ratio=0.05"};
+                                "sparseloco:min_elements=0,vectors=1,ratio=0.05",
+                                "demo:min_elements=0,vectors=1"};
   for (const char* codec : codecs) {
     RecordCase one = {.name = std::string(codec).substr(0, 4), .push = codec};
     one.training.optimizer = {.name = "adamw", .options = {{"lr", 0.01}}};
@@ -310,6 +311,7 @@ inline RecordCase JobOf(const LifeCase& life) {
 inline std::vector<LifeCase> LifeCases() {
   return {LifeCase{"contributions"},
           LifeCase{"senders", 1, {}, "sparseloco:min_elements=0,vectors=1,ratio=0.05"},
+          LifeCase{"coefficients", 1, {}, "demo:min_elements=0,vectors=1"},
           LifeCase{"sums_of_senders", 1, {}, "topk:ratio=0.9,mean_of_senders=1"},
           LifeCase{"sums", 1, {}, "fp32"},
           LifeCase{"accumulated", 3},

@@ -9,6 +9,7 @@
 #include "absl/container/inlined_vector.h"
 #include "comm/base/check.h"
 #include "comm/base/crc32c.h"
+#include "comm/base/status.h"
 #include "server/optimizer/reduce.h"
 #include "server/optimizer/transforms.h"
 
@@ -91,9 +92,35 @@ void AddContributions(std::span<const Contribution> contributions, size_t first,
   add();
 }
 
+// Returns the basis in which means of senders are taken; null if it is that of values.
+const CodecBasis* BasisOf(const Transfer& push) {
+  return push.mean_of_senders ? push.codec->basis() : nullptr;
+}
+
+// Elements of one contribution, which are in one tile of a tensor.
+struct Part {
+  const TileView& tile;
+  size_t first = 0;            // in the block
+  uint64_t first_element = 0;  // in the tensor
+};
+
+// Decodes values, or coefficients if there is a basis. Tiles that travel densely have
+// coefficients, too.
+absl::Status DecodeIn(const CodecBasis* basis, const Part& part, std::span<float> out) {
+  const Codec& codec = *part.tile.codec;
+  const ByteView bytes = BytesOf(part.tile, part.first, out.size());
+  if (basis != nullptr && codec.basis() != nullptr) {
+    return codec.basis()->DecodeCoefficients(bytes, part.first_element, out);
+  }
+  SYNCLINE_RETURN_IF_ERROR(codec.Decode(bytes, out));
+  if (basis != nullptr) basis->ToCoefficients(part.first_element, out);
+  return absl::OkStatus();
+}
+
 // Returns the strip size in which a tile can be summed: short, unless an encoding cannot
 // be cut.
-uint32_t StripOf(const BlockSum& block, size_t tile) {
+uint32_t StripOf(const Transfer& push, const BlockSum& block, size_t tile) {
+  if (BasisOf(push) != nullptr) return kTileElements;
   for (const Contribution& one : block.contributions) {
     if (one.view.tiles.empty()) continue;
     if (one.view.tiles[tile].codec->traits().strip > 1) return kTileElements;
@@ -175,23 +202,27 @@ void StepPass::AddMeansOfSenders(const BlockSum& block, size_t first,
   const std::span<float> one = Floats(one_).first(sum.size());
   const std::span<float> sent = Floats(sent_).first(sum.size());
   std::ranges::fill(sent, 0.0f);
+  const CodecBasis* const basis = BasisOf(transfers_[block.range.tensor].push);
+  const uint64_t first_element = block.range.first_element + first;
   for (const Contribution& contribution : block.contributions) {
     if (contribution.view.tiles.empty()) continue;
-    const TileView& tile = contribution.view.tiles[first / kTileElements];
-    const ByteView bytes = BytesOf(tile, first, sum.size());
-    if (!tile.codec->Decode(bytes, one).ok()) continue;  // see AddContributions
+    const Part part = {contribution.view.tiles[first / kTileElements], first,
+                       first_element};
+    if (!DecodeIn(basis, part, one).ok()) continue;  // see AddContributions
     for (size_t i = 0; i < sum.size(); ++i) {
       sum[i] += contribution.weight * one[i];
       sent[i] += one[i] == 0 ? 0.0f : contribution.weight;
     }
   }
   for (size_t i = 0; i < sum.size(); ++i) sum[i] /= sent[i] == 0 ? 1.0f : sent[i];
+  if (basis != nullptr) basis->FromCoefficients(first_element, sum);
 }
 
 void StepPass::Accumulate(const BlockSum& block) {
   for (uint32_t tile = 0; tile < TilesOf(block.range.elements); ++tile) {
     const uint32_t elements = TileElements(block.range.elements, tile);
-    ForEachStrip(elements, StripOf(block, tile), [&](uint32_t first, uint32_t count) {
+    const uint32_t longest = StripOf(transfers_[block.range.tensor].push, block, tile);
+    ForEachStrip(elements, longest, [&](uint32_t first, uint32_t count) {
       const size_t offset = size_t{tile} * kTileElements + first;
       Add(block, offset, block.memory.accumulator.subspan(offset, count),
           Infinity::kKept);
@@ -306,7 +337,8 @@ void StepPass::StepTile(const TensorUpdate& update, const BlockSum& block, uint3
                         absl::FunctionRef<void(size_t, std::span<const float>)> stepped) {
   const StepScalars scalars = ScalarsAfter(update);
   const uint32_t elements = TileElements(block.range.elements, tile);
-  ForEachStrip(elements, StripOf(block, tile), [&](uint32_t first, uint32_t count) {
+  const uint32_t longest = StripOf(transfers_[block.range.tensor].push, block, tile);
+  ForEachStrip(elements, longest, [&](uint32_t first, uint32_t count) {
     const size_t offset = size_t{tile} * kTileElements + first;
     const Strip strip = OpenStrip(update, block, offset, count);
     update.optimizer.Apply(scalars, strip, update.data);

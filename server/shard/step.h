@@ -55,7 +55,8 @@ struct BlockMemory {
 // A block's input to a step. The mean gradient is scale * (accumulator + weighted sum of
 // contributions). If workers vote, each contribution counts once and there is no scale.
 // With mean_of_senders, each element is divided by the total weight of the contributions
-// that are not zero there.
+// that are not zero there; if the codec sends coefficients (CodecBasis), each coefficient
+// is.
 struct BlockSum {
   BlockRange range = {};
   std::span<const Contribution> contributions = {};
@@ -128,8 +129,9 @@ class StepPass {
   bool Votes(const BlockSum& block) const {
     return transfers_[block.range.tensor].push.votes;
   }
-  // Adds to `sum` each element's mean over the contributions that are not zero there.
-  // REQUIRES: `sum` is zero.
+  // Adds to `sum` each element's mean over the contributions that are not zero there. If
+  // the codec has a basis, these are the means of its coefficients.
+  // REQUIRES: `sum` is zero, and whole tiles if there is a basis.
   void AddMeansOfSenders(const BlockSum& block, size_t first, std::span<float> sum);
   // Adds the contributions to elements [first, first + sum.size()) to `sum`.
   void Add(const BlockSum& block, size_t first, std::span<float> sum, Infinity infinity);

@@ -228,14 +228,18 @@ RigOptions Senders(const TrainingSettings& training) {
           .training = training};
 }
 
-ShardMessage Sends(ShardRig& rig, uint32_t rank, Reference::Push push) {
+ShardMessage SendsIn(const Codec& codec, ShardRig& rig, uint32_t rank,
+                     const Reference::Push& push) {
   BufferPool pool(0);
   const BlockLabel label = {rig.range(0), 0, rig.shard().epoch()};
-  const Buffer payload = Gather(EncodeBlock(*rig.transfers().push.codec, label,
-                                            push.gradient, Checksum::kHeaderOnly, pool));
+  const Buffer payload =
+      Gather(EncodeBlock(codec, label, push.gradient, Checksum::kHeaderOnly, pool));
   ShardMessage message = {rig.Header(MessageKind::kPush, rank, 0, 0), Slice::Of(payload)};
   message.header.samples = push.samples;
   return message;
+}
+ShardMessage Sends(ShardRig& rig, uint32_t rank, const Reference::Push& push) {
+  return SendsIn(*rig.transfers().push.codec, rig, rank, push);
 }
 
 TEST(StepSenders, ShareEachValueAmongThemselvesByTheirSamples) {
@@ -285,6 +289,53 @@ TEST(StepSenders, GiveTheBitsOfOneProcessWhateverTheOrderOfArrival) {
     }
     ASSERT_EQ(rig.Weights(0), want);
   } while (std::ranges::next_permutation(order).found);
+}
+
+// The formula of DeMo: the mean of each coefficient over those who sent it, in values.
+// The reference sums the decoded coefficients in float64.
+TEST(StepSenders, OfCoefficientsAreAveragedInTheirBasis) {
+  constexpr uint32_t kElements = kTileElements + 777;
+  const std::vector<uint32_t> samples = {3, 1, 7};
+  ShardRig rig({.codec = "fp32",
+                .push = "demo:ratio=0.02",
+                .training = SgdOfRateOne(),
+                .tensors = {kElements}});
+  rig.Commit(1, {rig.Member(0), rig.Member(1), rig.Member(2)});
+  rig.Seed(0, std::vector<float>(kElements, 0.0f));
+  const Transfer& push = rig.transfers().push;
+  const CodecBasis& basis = *push.codec->basis();
+  std::vector<double> sum(kElements), sent(kElements);
+  for (const uint32_t rank : {2u, 0u, 1u}) {
+    const std::vector<float> gradient = SomeValues(kElements, 5 + rank);
+    // What travels densely has coefficients, too: all of them.
+    const Codec& codec = rank == 1 ? *push.dense : *push.codec;
+    rig.shard().Apply(SendsIn(codec, rig, rank, {gradient, samples[rank]}));
+    for (uint32_t first = 0; first < kElements; first += kTileElements) {
+      const uint32_t n = std::min(kTileElements, kElements - first);
+      std::vector<std::byte> bytes(codec.MaxEncodedBytes(n));
+      bytes.resize(codec.Encode(std::span(gradient).subspan(first, n), {},
+                                {.first_element = first}, bytes));
+      std::vector<float> coefficients(n);
+      if (rank == 1) {
+        ASSERT_TRUE(codec.Decode(bytes, coefficients).ok());
+        basis.ToCoefficients(first, coefficients);
+      } else {
+        ASSERT_TRUE(basis.DecodeCoefficients(bytes, first, coefficients).ok());
+      }
+      for (uint32_t i = 0; i < n; ++i) {
+        sum[first + i] += samples[rank] * double{coefficients[i]};
+        if (coefficients[i] != 0) sent[first + i] += samples[rank];
+      }
+    }
+  }
+  std::vector<float> mean(kElements);
+  for (uint32_t i = 0; i < kElements; ++i) {
+    mean[i] = static_cast<float>(sent[i] == 0 ? 0 : sum[i] / sent[i]);
+  }
+  basis.FromCoefficients(0, std::span(mean).first(kTileElements));
+  basis.FromCoefficients(kTileElements, std::span(mean).subspan(kTileElements));
+  const std::vector<float> weights = rig.Weights(0);
+  for (uint32_t i = 0; i < kElements; ++i) ASSERT_NEAR(weights[i], -mean[i], 1e-5) << i;
 }
 
 // The rate of L-BFGS scales with the samples of the update, like that of other

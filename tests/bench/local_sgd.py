@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Compares synchronous steps, 1-bit steps, DiLoCo and SparseLoCo on a character transformer: loss after equal tokens, and
+"""Compares synchronous steps, 1-bit steps, DiLoCo, SparseLoCo and DeMo on a character transformer: loss after equal tokens, and
 bytes on the wire.
 
     python3 tests/bench/local_sgd.py --build build/release --seeds 0 1 2
@@ -22,6 +22,7 @@ MODES = {
     "diloco": "DiLoCo, H = 100, FP32 both ways",
     "diloco-int4": "DiLoCo, H = 100, int4 up, int8 down",
     "sparseloco": "SparseLoCo, H = 100, 64 of 4,096 up, 128 down",
+    "demo": "DeMo, each step, 32 of 4,096 coefficients up, onebit down",
 }
 
 

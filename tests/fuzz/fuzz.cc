@@ -39,6 +39,19 @@ void CheckRefusal(const Codec& codec, ByteView bytes, uint32_t elements) {
   CheckUntouched(values);
 }
 
+// The coefficients of an encoding must be those of its values. Servers refuse a tile that
+// starts elsewhere.
+void CheckBasis(const CodecBasis& basis, ByteView bytes, std::span<const float> decoded) {
+  Floats values(decoded.size(), kBefore);
+  const absl::Status read = basis.DecodeCoefficients(bytes, 0, values);
+  if (!read.ok()) {
+    SYNCLINE_CHECK(absl::IsInvalidArgument(read));
+    return CheckUntouched(values);
+  }
+  basis.FromCoefficients(0, values);
+  CheckSame(values, decoded);
+}
+
 void CheckAccepted(const Codec& codec, ByteView bytes, uint32_t elements) {
   constexpr float kWeight = 0.5f;
   SYNCLINE_CHECK(codec.Nonzeros(bytes, elements) <= elements);
@@ -57,6 +70,7 @@ void CheckAccepted(const Codec& codec, ByteView bytes, uint32_t elements) {
                                  {.bytes = bytes, .weight = -1}};
   SYNCLINE_CHECK(codec.DecodeAddAll(parts, again).ok());
   CheckSame(sum, again);
+  if (codec.basis() != nullptr) CheckBasis(*codec.basis(), bytes, decoded);
 }
 
 }  // namespace
@@ -101,6 +115,7 @@ std::vector<std::string> TransferTexts() {
   texts.emplace_back("blocks:values=onebit");
   texts.emplace_back("twobit:block_log2=8");
   texts.emplace_back("powersgd:rank=1,fp32=1");
+  texts.emplace_back("demo:ratio=0.1,values=onebit");
   for (const char* rotated : {"int8", "int4-stochastic", "terngrad", "onebit", "natural",
                               "topk:ratio=0.1,values=int4"}) {
     texts.push_back(std::string(rotated) + ":rotate=1");

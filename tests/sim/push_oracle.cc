@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstddef>
 #include <iterator>
+#include <utility>
 
 #include "comm/base/check.h"
 #include "comm/base/tiling.h"
@@ -15,15 +16,21 @@ bool IsFinite(std::span<const float> values) {
   return std::ranges::all_of(values, [](float value) { return std::isfinite(value); });
 }
 
+// The basis of the means over senders, as in server/shard/step.cc.
+const CodecBasis* BasisOf(const Transfer& transfer) {
+  return transfer.mean_of_senders ? transfer.codec->basis() : nullptr;
+}
+
 }  // namespace
 
 std::vector<float> Travel(const Codec& codec, const EncodeContext& context,
-                          std::span<float> values) {
-  std::vector<std::byte> wire(
+                          std::span<float> values, std::vector<std::byte>* wire) {
+  std::vector<std::byte> bytes(
       codec.MaxEncodedBytes(static_cast<uint32_t>(values.size())));
-  wire.resize(codec.Encode(values, values, context, wire));
+  bytes.resize(codec.Encode(values, values, context, bytes));
   std::vector<float> received(values.size());
-  SYNCLINE_CHECK(codec.Decode(wire, received).ok());
+  SYNCLINE_CHECK(codec.Decode(bytes, received).ok());
+  if (wire != nullptr) *wire = std::move(bytes);
   return received;
 }
 
@@ -74,7 +81,7 @@ PushOracle::Sum PushOracle::Gather(const Tile& tile) {
   return sum;
 }
 
-std::vector<float> PushOracle::Send(const Tile& tile) {
+std::vector<float> PushOracle::Send(const Tile& tile, std::vector<float>& added) {
   const Transfer& transfer = options_.transfer;
   EncodeContext context = {.seed = options_.seed,
                            .step = tile.step,
@@ -82,9 +89,22 @@ std::vector<float> PushOracle::Send(const Tile& tile) {
                            .first_element = tile.first,
                            .threshold = tile.threshold};
   std::vector<float> gradient(tile.gradient.begin(), tile.gradient.end());
+  const auto travel = [&](const Codec& codec, std::span<float> values) {
+    std::vector<std::byte> wire;
+    std::vector<float> received = Travel(codec, context, values, &wire);
+    added = received;
+    const CodecBasis* const basis = BasisOf(transfer);
+    if (basis == nullptr) return received;
+    if (codec.basis() == nullptr) {
+      basis->ToCoefficients(tile.first, added);
+    } else {
+      SYNCLINE_CHECK(codec.basis()->DecodeCoefficients(wire, tile.first, added).ok());
+    }
+    return received;
+  };
   if (!transfer.CompressesAt(tile.step)) {
     const Codec& codec = transfer.compresses() ? *transfer.dense : *transfer.codec;
-    return Travel(codec, context, gradient);
+    return travel(codec, gradient);
   }
   Sum sum = Gather(tile);
   const bool joins = Joins(tile);
@@ -92,7 +112,7 @@ std::vector<float> PushOracle::Send(const Tile& tile) {
   const bool fits =
       std::ranges::all_of(sum.x, [&](float value) { return std::abs(value) <= largest; });
   if (!IsFinite(sum.x) || (!joins && !fits)) {
-    return Travel(*transfer.dense, context, gradient);
+    return travel(*transfer.dense, gradient);
   }
   if (!fits) {
     const float most = transfer.dense->traits().largest;
@@ -103,8 +123,7 @@ std::vector<float> PushOracle::Send(const Tile& tile) {
       transfer.codec->MemoryValues(static_cast<uint32_t>(sum.x.size())));
   if (fits) context.memory = notes.of_codec;
   std::vector<float> left = sum.x;
-  std::vector<float> received =
-      Travel(fits ? *transfer.codec : *transfer.dense, context, left);
+  std::vector<float> received = travel(fits ? *transfer.codec : *transfer.dense, left);
   if (!joins) return received;
   notes.loss_scale = tile.loss_scale;
   notes.rate = tile.rate;
@@ -176,8 +195,15 @@ std::vector<float> PushOracle::Receive(const Reference::Push& push, uint64_t ste
   std::vector<float> received;
   for (Tile& tile : tiles) {
     tile.threshold = threshold;
-    const std::vector<float> of_tile = push.parting ? Part(tile) : Send(tile);
-    std::ranges::copy(of_tile, std::back_inserter(received));
+    std::vector<float> added;
+    const std::vector<float> of_tile = push.parting ? Part(tile) : Send(tile, added);
+    if (push.parting) {
+      added = of_tile;
+      if (const CodecBasis* const basis = BasisOf(options_.transfer); basis != nullptr) {
+        basis->ToCoefficients(tile.first, added);
+      }
+    }
+    std::ranges::copy(added, std::back_inserter(received));
     if (fate != Fate::kLate || push.parting) continue;
     const bool was_encoded = options_.transfer.CompressesAt(step);
     TakeBack(tile, was_encoded ? std::span<const float>(of_tile) : tile.gradient);
@@ -186,10 +212,16 @@ std::vector<float> PushOracle::Receive(const Reference::Push& push, uint64_t ste
 }
 
 void DivideBySenders(const Transfer& transfer, std::span<const float> weights,
-                     std::span<float> sum) {
+                     uint64_t first_element, std::span<float> sum) {
   if (!transfer.mean_of_senders) return;
   for (size_t i = 0; i < sum.size(); ++i) {
     if (weights[i] > 0) sum[i] /= weights[i];
+  }
+  const CodecBasis* const basis = BasisOf(transfer);
+  if (basis == nullptr) return;
+  for (size_t first = 0; first < sum.size(); first += kTileElements) {
+    const size_t n = std::min<size_t>(kTileElements, sum.size() - first);
+    basis->FromCoefficients(first_element + first, sum.subspan(first, n));
   }
 }
 

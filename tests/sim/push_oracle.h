@@ -68,7 +68,9 @@ class PushOracle {
   // Returns the factor that converts the residual to the units of the tile.
   float CarryOf(const Tile& tile);
   Sum Gather(const Tile& tile);
-  std::vector<float> Send(const Tile& tile);
+  // Encodes a tile as the worker does. Returns what a receiver decodes, and writes to
+  // `added` what servers add up: the same, or its coefficients.
+  std::vector<float> Send(const Tile& tile, std::vector<float>& added);
   std::vector<float> Part(const Tile& tile);
   void TakeBack(const Tile& tile, std::span<const float> sent);
   float ThresholdOf(std::span<const Tile> tiles);
@@ -80,13 +82,15 @@ class PushOracle {
 };
 
 // Encodes the values, and returns what a receiver decodes. Leaves the difference in
-// `values`.
+// `values`. `wire` may be null; it receives the bytes.
 std::vector<float> Travel(const Codec& codec, const EncodeContext& context,
-                          std::span<float> values);
+                          std::span<float> values,
+                          std::vector<std::byte>* wire = nullptr);
 
-// If the transfer averages over senders, divides each element of `sum` by the weights of
-// its senders.
+// If the transfer averages over senders, divides each element of `sum`, which is that of
+// a block, by the weights of its senders. If what was summed are coefficients, they become
+// values.
 void DivideBySenders(const Transfer& transfer, std::span<const float> weights,
-                     std::span<float> sum);
+                     uint64_t first_element, std::span<float> sum);
 
 }  // namespace syncline::sim

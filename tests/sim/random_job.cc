@@ -148,9 +148,12 @@ void DrawCodecs(Random& random, JobSpec& job) {
   };
   // Momentum on the workers replaces the optimizer's.
   if (job.training.aggregation == Aggregation::kRankOrder && OneIn(random, 16)) {
-    job.settings.push_codec = "dgc:min_elements=0,vectors=1,ratio=0.05";
+    const bool is_demo = OneIn(random, 2);
+    job.settings.push_codec =
+        absl::StrCat(is_demo ? "demo" : "dgc", ":min_elements=0,vectors=1,ratio=0.05");
     const TrainingSettings drawn = job.training;
     job.training.optimizer = {.options = {{"lr", 0.01}}};
+    if (is_demo && OneIn(random, 2)) job.training.optimizer.name = "signsgd";
     if (ValidateJob(job).ok()) {
       job.settings.publish_codec = DrawUntil(draw, may_publish, "bf16");
       return;

@@ -165,14 +165,16 @@ void Replay::Add(uint32_t block, uint64_t version) {
       if (value != 0) senders[i] += weight;
     }
   }
-  DivideBySenders(transfers_[own.range.tensor].push, senders, SumOf(own.range));
+  DivideBySenders(transfers_[own.range.tensor].push, senders, own.range.first_element,
+                  SumOf(own.range));
   own.samples += samples;
   own.parting_samples += parting_samples;
 }
 
 // Each process of a worker starts without error feedback.
 void Replay::DecodePushes() {
-  const bool follows = job_.training.optimizer.name == "sgd" &&
+  const std::string& optimizer = job_.training.optimizer.name;
+  const bool follows = (optimizer == "sgd" || optimizer == "signsgd") &&
                        job_.training.gradient.empty() &&
                        !job_.training.sync().skips_versions();
   std::map<std::tuple<uint32_t, uint32_t, uint32_t>, PushOracle> lives;

@@ -146,8 +146,8 @@ SYNCLINE_API void syncline_options_free(syncline_options* options);
  *   mode               "bsp", "bsp:quorum=3,grace_ms=20", "ssp:staleness=3" or "ssp:3",
  *                      "asp:age_power=1"
  *   push, publish      codecs
- *   preset             diloco, streaming-diloco, sparseloco, post-local-sgd: sets
- *                      optimizer, push and publish (docs/local_sgd.md)
+ *   preset             diloco, streaming-diloco, sparseloco, post-local-sgd, demo:
+ *                      sets optimizer, push and publish (docs/local_sgd.md)
  *   codec_threads      "auto", 0 to 64
  *   checkpoint_every   "500 steps", "10 min"; and the other settings that must be
  *                      equal on all workers of a job (docs/settings.md)

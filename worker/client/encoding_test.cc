@@ -190,11 +190,12 @@ TEST_F(Encoding, SeveralAreMadeAtOnceAndLeaveAsTheyCome) {
 // Compares the bytes of three steps, because the error feedback of one step is sent with
 // the next.
 TEST_F(Encoding, TheOrderDoesNotShowInTheBits) {
-  for (const char* codec : {"bf16-stochastic", "onebit:min_elements=0,vectors=1",
-                            "dgc:ratio=0.01,min_elements=0,vectors=1",
-                            "int4-stochastic:min_elements=0,vectors=1",
-                            "powersgd:rank=2,min_elements=0,vectors=1",
-                            "topk:ratio=0.01,scope=tensor,min_elements=0,vectors=1"}) {
+  for (const char* codec :
+       {"bf16-stochastic", "onebit:min_elements=0,vectors=1",
+        "dgc:ratio=0.01,min_elements=0,vectors=1", "demo:min_elements=0,vectors=1",
+        "int4-stochastic:min_elements=0,vectors=1",
+        "powersgd:rank=2,min_elements=0,vectors=1",
+        "topk:ratio=0.01,scope=tensor,min_elements=0,vectors=1"}) {
     const auto pushed = [&](bool reversed) {
       Begin(codec, kBlocks);
       std::vector<std::vector<std::byte>> bytes;

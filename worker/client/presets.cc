@@ -1,5 +1,6 @@
 #include "worker/client/presets.h"
 
+#include <algorithm>
 #include <array>
 #include <string>
 #include <vector>
@@ -17,6 +18,8 @@ struct Preset {
   std::string_view optimizer;
   std::string_view push = "fp32";
   std::string_view publish = "fp32";
+  // Whether the program pushes the changes of rounds rather than gradients.
+  bool has_rounds = true;
 };
 
 constexpr std::string_view kNesterov = "sgd:lr=0.7,momentum=0.9,nesterov=1";
@@ -38,7 +41,19 @@ constexpr std::array kPresets = {
            .publish = "sparseloco:ratio=0.03125"},
     // Lin et al. 2018, arXiv 1808.07217.
     Preset{.name = "post-local-sgd", .optimizer = "sgd:lr=1"},
+    // Peng et al. 2024, arXiv 2411.19870: gradients of each step. Weights change by plus or
+    // minus the rate, which takes a bit.
+    Preset{.name = "demo",
+           .optimizer = "signsgd:lr=0.001",
+           .push = "demo",
+           .publish = "onebit",
+           .has_rounds = false},
 };
+
+bool HasRounds(std::string_view name) {
+  const auto found = std::ranges::find(kPresets, name, &Preset::name);
+  return found != kPresets.end() && found->has_rounds;
+}
 
 }  // namespace
 
@@ -63,7 +78,9 @@ absl::Status ApplyPreset(std::string_view name, SessionOptions& options) {
 // Keep the reasons the same as in worker/python/src/syncline/torch/_local/decoupled.py.
 absl::Status CheckRounds(const SessionOptions& options) {
   const std::string& mode = options.training.mode.name;
-  if (options.preset.empty() || (mode != "asp" && mode != "ssp")) return absl::OkStatus();
+  if (!HasRounds(options.preset) || (mode != "asp" && mode != "ssp")) {
+    return absl::OkStatus();
+  }
   const OptionValues& optimizer = options.training.optimizer.values;
   const auto every = optimizer.find("momentum_every");
   if (mode == "asp" && every != optimizer.end() && every->second > 1) {

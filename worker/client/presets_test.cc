@@ -37,6 +37,11 @@ TEST(Presets, SetOptimizerAndCodecsAndNothingElse) {
   EXPECT_EQ(options.training.optimizer.values, plain) << "error feedback is its momentum";
   options.settings.push_codec = "int8";
   EXPECT_EQ(PresetOf(options), "") << "changed since";
+  ASSERT_TRUE(ApplyPreset("demo", options).ok());
+  EXPECT_EQ(PresetOf(options), "demo");
+  EXPECT_EQ(FormatNamedOptions(options.training.optimizer), "signsgd:lr=0.001");
+  EXPECT_EQ(options.settings.push_codec, "demo");
+  EXPECT_EQ(options.settings.publish_codec, "onebit");
 }
 
 TEST(Presets, ModesWithoutRoundsAreRefusedWithTheReason) {
@@ -62,6 +67,8 @@ TEST(Presets, ModesWithoutRoundsAreRefusedWithTheReason) {
       .values = {{"momentum", 0.9}, {"nesterov", 1}, {"momentum_every", 4}}};
   EXPECT_EQ(said("asp"), "") << "pushes are parts of outer steps";
   EXPECT_THAT(said("ssp:2"), HasSubstr("lets a worker go on"));
+  ASSERT_TRUE(ApplyPreset("demo", options).ok());
+  EXPECT_EQ(said("ssp:2"), "") << "it pushes gradients, not rounds";
 }
 
 TEST(Presets, UnknownNamesAreRefusedWithTheNearest) {

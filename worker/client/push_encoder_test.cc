@@ -102,7 +102,8 @@ INSTANTIATE_TEST_SUITE_P(Codecs, NarrowGradients,
                          ::testing::Values("fp32", "bf16", "fp16", "bf16-stochastic",
                                            "onebit:min_elements=0,vectors=1",
                                            "topk:ratio=0.01,min_elements=0,vectors=1",
-                                           "dgc:ratio=0.01,min_elements=0,vectors=1"));
+                                           "dgc:ratio=0.01,min_elements=0,vectors=1",
+                                           "demo:min_elements=0,vectors=1"));
 
 TEST_P(NarrowGradients, TravelAsIfTheyHadBeenWidened) {
   for (const DType dtype : {DType::kBf16, DType::kF16}) {

@@ -225,6 +225,7 @@ TEST_F(SessionOptionsTest, MemoryIsNeededForWeightsAndGradients) {
 
 TEST(FollowsLearningRate, UnderSgdUnlessGradientsAreClipped) {
   EXPECT_TRUE(FollowsLearningRate({.optimizer = {.name = "sgd"}}));
+  EXPECT_TRUE(FollowsLearningRate({.optimizer = {.name = "signsgd"}}));
   EXPECT_FALSE(FollowsLearningRate({.optimizer = {.name = "adamw"}}));
   for (const char* limit :
        {"clip_global_norm", "clip_tensor_norm", "clip_value", "agc"}) {

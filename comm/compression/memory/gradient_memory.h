@@ -3,6 +3,8 @@
 //
 // Error feedback (Seide et al. 2014; Karimireddy et al. 2019, arXiv 1901.09847):
 //   x = g + decay * e;  send C(x);  e = x - C(x)
+//   With the codec demo, e is the decoupled momentum of DeMo (Peng et al. 2024, arXiv
+//   2411.19870, algorithm 1).
 // Momentum correction (DGC, Lin et al. 2018, arXiv 1712.01887, section 3.1):
 //   u = momentum * u + g;  x = v + u;  send C(x);  v = x - C(x);  u = 0 where C sent
 //   (nesterov: u = momentum * (u + g), x = v + u + g)

@@ -106,7 +106,7 @@ INSTANTIATE_TEST_SUITE_P(
                       "topk:ratio=0.05,values=int8", "topk-sampled:ratio=0.05",
                       "topk-reuse:ratio=0.05,period=4", "randomk:ratio=0.05",
                       "threshold:threshold=0.5", "int8-stochastic:memory=ef",
-                      "natural:memory=ef"));
+                      "natural:memory=ef", "demo:decay=1"));
 
 // What was given must be in what was counted or in what is left, also for steps that do
 // not count.
@@ -241,7 +241,7 @@ TEST(GradientMemory, WithoutMemoryThereIsNothingToSettle) {
 }
 
 TEST(GradientMemory, GoesOnWhereAnotherOneEnded) {
-  for (const char* text : {"onebit", "dgc:ratio=0.01"}) {
+  for (const char* text : {"onebit", "dgc:ratio=0.01", "demo"}) {
     Sender first(text);
     first.Send(Gradient(1), {.loss_scale = 8});
     Sender second(text);
@@ -282,7 +282,8 @@ TEST(GradientMemory, SaysHowMuchItKeepsOfAGradient) {
 }
 
 TEST(GradientMemory, TilesThatAreNotFiniteTravelDenselyAndChangeNothing) {
-  for (const char* text : {"onebit", "topk", "dgc:ratio=0.01", "int8:memory=none"}) {
+  for (const char* text :
+       {"onebit", "topk", "dgc:ratio=0.01", "demo", "int8:memory=none"}) {
     for (const float bad : {std::numeric_limits<float>::quiet_NaN(),
                             -std::numeric_limits<float>::infinity()}) {
       Sender sender(text);
@@ -303,6 +304,31 @@ TEST(GradientMemory, TilesThatAreNotFiniteTravelDenselyAndChangeNothing) {
       const std::vector<float> expected = other.Send(Gradient(5));
       for (uint32_t i = 0; i < kTileElements; ++i) ASSERT_EQ(next[i], expected[i]);
     }
+  }
+}
+
+// Algorithm 1 of the paper (arXiv 2411.19870), with the rate outside: the momentum is
+// decay * momentum + gradient, minus what is sent of it. If the rate changes, it keeps the
+// rates of its own steps.
+TEST(DecoupledMomentum, IsThatOfThePaper) {
+  constexpr double kDecay = 0.9;
+  Sender sender("demo:ratio=0.02,decay=0.9,values=fp32");
+  std::vector<double> momentum(kElements);  // times the rate
+  for (uint32_t step = 1; step <= 6; ++step) {
+    const float rate = step < 4 ? 0.5f : 0.125f;
+    const std::vector<float> gradient = Gradient(step);
+    const std::vector<float> sent = sender.Send(gradient, {.learning_rate = rate});
+    double left = 0;
+    double total = 0;
+    for (uint32_t i = 0; i < kElements; ++i) {
+      const double before = kDecay * momentum[i] + rate * gradient[i];
+      momentum[i] = before - rate * sent[i];
+      ASSERT_NEAR(rate * sender.residual()[i], momentum[i], 1e-5) << step;
+      left += momentum[i] * momentum[i];
+      total += before * before;
+    }
+    EXPECT_LT(left, 0.95 * total) << "2 % of the coefficients hold more than 5 %";
+    EXPECT_GT(left, 0.5 * total);
   }
 }
 
@@ -346,22 +372,25 @@ INSTANTIATE_TEST_SUITE_P(Codecs, BeyondLimit,
                          ::testing::Values(Limit{"topk:ratio=0.01,values=fp16", 1e5f},
                                            Limit{"topk:ratio=0.01,values=fp16", 65520},
                                            Limit{"topk:ratio=0.01,values=bf16", 3.4e38f},
-                                           Limit{"dgc:ratio=0.01,values=fp16", 1e5f}));
+                                           Limit{"dgc:ratio=0.01,values=fp16", 1e5f},
+                                           Limit{"demo:values=fp16", 1024},
+                                           Limit{"demo", 0x1p96f}));
 
 // Nothing infinite may arrive or stay, and the next step must be sparse again.
 TEST_P(BeyondLimit, CostsOneDenseTile) {
   const auto& [text, value] = GetParam();
+  const CodecId own = ParseTransfer(text)->codec->id();
   Sender sender(text);
   sender.Send(Gradient(1));
   std::vector<float> gradient = Gradient(2);
   gradient[77] = value;
   const std::vector<float> decoded = sender.Send(gradient);
   EXPECT_EQ(sender.codecs()[0], CodecId::kBf16);
-  EXPECT_EQ(sender.codecs()[1], CodecId::kSparse);
+  EXPECT_EQ(sender.codecs()[1], own);
   EXPECT_NEAR(decoded[77] / value, 1, 0.005);
   for (const float left : sender.residual()) ASSERT_TRUE(std::isfinite(left));
   const std::vector<float> next = sender.Send(Gradient(3));
-  EXPECT_EQ(sender.codecs()[0], CodecId::kSparse);
+  EXPECT_EQ(sender.codecs()[0], own);
   for (const float one : next) ASSERT_TRUE(std::isfinite(one));
 }
 

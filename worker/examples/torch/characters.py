@@ -66,6 +66,9 @@ def make_optimizer(model, flags):
     if flags.mode == "sparseloco":
         inner = torch.optim.AdamW(model.parameters(), **options)
         return syncline.torch.LocalSGD.preset("sparseloco", model, inner, sync_every=flags.sync_every)
+    if flags.mode == "demo":  # the momentum is on the workers
+        del options["betas"]
+        return syncline.torch.Optimizer(model, "signsgd", push="demo", publish="onebit", **options)
     codec = {"bsp": "bf16", "onebit": "onebit"}[flags.mode]
     return syncline.torch.Optimizer(model, "adamw", push=codec, publish=codec, **options)
 
@@ -79,15 +82,16 @@ def loss_of(model, data, starts, autocast=False):
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("--mode", choices=["bsp", "onebit", "diloco", "diloco-int4", "sparseloco"], default="bsp")
+    parser.add_argument("--mode", choices=["bsp", "onebit", "diloco", "diloco-int4", "sparseloco", "demo"], default="bsp")
     parser.add_argument("--steps", type=int, default=1000)
     parser.add_argument("--batch-size", type=int, default=8, help="of each worker")
     parser.add_argument("--sync-every", type=int, default=100, help="steps of a round of diloco")
     parser.add_argument("--validation", type=int, default=625, help="windows of the validation text")
-    parser.add_argument("--lr", type=float, default=2e-3)
+    parser.add_argument("--lr", type=float, help="default: 2e-3; of demo, which steps by signs, 5e-4")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--autocast", action="store_true", help="compute in BF16; parameters stay FP32")
     flags = parser.parse_args()
+    flags.lr = flags.lr or (5e-4 if flags.mode == "demo" else 2e-3)
     torch.manual_seed(flags.seed)
     train, validation, characters = load()
     model = Transformer(len(characters))

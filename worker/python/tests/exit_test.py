@@ -55,7 +55,8 @@ class Exit(support.ServersTest):
             """)
         self.assertEqual(program.wait(), 2, program.text())
         self.assertRegex(program.text().splitlines()[-1],
-                         "InvalidArgument: 'nonsense' is not a preset; there are diloco, streaming-diloco, sparseloco, post-local-sgd$")
+                         "InvalidArgument: 'nonsense' is not a preset; there are diloco, streaming-diloco, sparseloco, post-local-sgd, "
+                         "demo$")
         self.assertNotIn("_local/presets.py", program.text())
         self.assertIn(", in work", program.text())
 

@@ -1,4 +1,5 @@
 """Tests of LocalSGD.preset: each preset does the same as the loop of its paper in plain torch."""
+import math
 import unittest
 
 from local_test import LocalTest, averaged, random_numbers, rows_of, step
@@ -10,6 +11,7 @@ from syncline.torch._optimizer.spelling import check_spelling
 
 ROUNDS, STEPS = 4, 3
 CHUNK, RATIO, DECAY = 256, 0.125, 0.95
+SIDE, MOMENTUM = 64, 0.75  # of DeMo
 PUSH = f"sparseloco:min_elements=0,vectors=1,chunk_log2=8,ratio={RATIO}"  # all tensors of a small model
 
 
@@ -42,6 +44,22 @@ def sent_of(tensor):
     for position, value in zip(positions, in_two_bits([flat[i] for i in positions])):
         sent[position] = value
     return sent.view(tensor.shape)
+
+
+def waves_of(weights, backwards=False):
+    """Returns the coefficients of squares one below another, by the definition of the DCT-II, or what they stand for."""
+    k, j = torch.meshgrid(torch.arange(SIDE), torch.arange(SIDE), indexing="ij")
+    waves = torch.cos(math.pi * k.double() * (2 * j + 1) / (2 * SIDE)) * math.sqrt(2 / SIDE)
+    waves[0] /= math.sqrt(2)
+    squares = weights.double().view(-1, SIDE, SIDE)
+    return (waves.T @ squares @ waves if backwards else waves @ squares @ waves.T).view(weights.shape)
+
+
+def largest_of_squares(coefficients):
+    """Returns the 32 largest coefficients of each square, and zeros."""
+    flat = coefficients.view(-1, SIDE * SIDE)
+    positions = flat.abs().topk(SIDE * SIDE // 128).indices
+    return torch.zeros_like(flat).scatter(1, positions, flat.gather(1, positions)).view(coefficients.shape)
 
 
 class Presets(LocalTest):
@@ -78,6 +96,56 @@ class Presets(LocalTest):
         self.assert_same(here[0], here[1], 0)
         self.assert_same(here[0], start)
 
+    def demo(self, inputs, **changes):
+        """Returns the weights of two workers after steps of DeMo, and those of the paper's loop in float64."""
+        def squares():
+            with random_numbers:
+                torch.manual_seed(2)
+                return nn.Linear(SIDE, 2 * SIDE, bias=False)  # two squares of 64 x 64
+
+        def work(rank, session):
+            model = squares()
+            inner = torch.optim.SGD(model.parameters(), 0.25)
+            with LocalSGD.preset("demo", model, inner, publish="fp32", push=f"demo:values=fp32,decay={MOMENTUM}", session=session,
+                                 **changes) as optimizer:
+                for batch in inputs[rank]:
+                    optimizer.zero_grad()
+                    loss_of(model, batch).backward()
+                    optimizer.step()
+            return model.weight.detach()
+
+        def loss_of(model, batch):
+            return model(batch).sin().square().mean()
+
+        start = squares()
+        momenta = [torch.zeros(2 * SIDE, SIDE, dtype=torch.float64) for _ in inputs]
+        for batches in zip(*inputs):
+            coefficients = []
+            for rank, batch in enumerate(batches):
+                start.zero_grad()
+                loss_of(start, batch).backward()
+                momenta[rank] = MOMENTUM * momenta[rank] + 0.25 * start.weight.grad.double()
+                coefficients.append(largest_of_squares(waves_of(momenta[rank])))
+                momenta[rank] -= waves_of(coefficients[-1], backwards=True)
+            senders = sum((sent != 0).double() for sent in coefficients)
+            mean = waves_of(sum(coefficients) / senders.clamp(min=1), backwards=True)
+            if changes.get("outer") != "sgd":
+                mean = mean.sign()
+            with torch.no_grad():
+                start.weight -= changes["lr"] * mean.float()
+        return self.workers(2, work), start.weight.detach()
+
+    def test_demo_is_the_papers_loop(self):
+        random = torch.Generator().manual_seed(3)
+        inputs = [[torch.randn(8, SIDE, generator=random) for _ in range(6)] for _ in range(2)]
+        here, expected = self.demo(inputs, outer="sgd", lr=40.0)
+        torch.testing.assert_close(here[0], here[1], rtol=0, atol=0)
+        torch.testing.assert_close(here[0], expected, rtol=1e-5, atol=1e-5)
+        # The sign of a value near zero may differ between float32 and float64.
+        here, expected = self.demo(inputs, lr=1e-3)
+        torch.testing.assert_close(here[0], here[1], rtol=0, atol=0)
+        self.assertLess(((here[0] - expected).abs() > 1e-6).double().mean().item(), 0.02)
+
     def test_diloco_is_the_papers_loop(self):
         start, models = fresh(), [fresh(), fresh()]
         inner = [torch.optim.AdamW(model.parameters(), 0.01) for model in models]
@@ -105,7 +173,7 @@ class Presets(LocalTest):
         self.assertEqual([len(optimizer._fragments), optimizer._overlap, optimizer._alpha], [4, 5, 0.5])
 
     def test_are_the_sessions_too(self):
-        for name in ("diloco", "streaming-diloco", "sparseloco", "post-local-sgd"):
+        for name in ("diloco", "streaming-diloco", "sparseloco", "post-local-sgd", "demo"):
             settings = syncline.torch._local.presets.PRESETS[name]
             options = syncline._library.Options()
             options["preset"] = name

@@ -104,7 +104,8 @@ class LocalSGD(torch.optim.Optimizer):
 
     @staticmethod
     def preset(name: str, model: torch.nn.Module, optimizer: torch.optim.Optimizer, **changes: Any) -> LocalSGD:
-        """Returns a LocalSGD with the settings of a published method: "diloco", "streaming-diloco", "sparseloco" or "post-local-sgd".
+        """Returns a LocalSGD with the settings of a published method: "diloco", "streaming-diloco", "sparseloco", "post-local-sgd" or
+        "demo".
 
             optimizer = syncline.torch.LocalSGD.preset("sparseloco", model, inner, sync_every=100)
 

@@ -22,6 +22,8 @@ PRESETS: dict[str, dict[str, Any]] = {
     "sparseloco": {"sync_every": 30, "outer": "sgd", "lr": 1.0, "push": "sparseloco", "publish": "sparseloco:ratio=0.03125"},
     # Lin et al. 2018, arXiv 1808.07217: synchronises each step at first, and takes local steps later.
     "post-local-sgd": {"sync_every": _each_then_every_32nd, "outer": "sgd", "lr": 1.0},
+    # Peng et al. 2024, arXiv 2411.19870: the momentum is part of the push codec, and weights change by plus or minus the rate.
+    "demo": {"sync_every": 1, "outer": "signsgd", "lr": 1e-3, "push": "demo", "publish": "onebit"},
 }
 
 

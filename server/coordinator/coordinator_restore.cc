@@ -288,6 +288,8 @@ void Coordinator::Impl::OnServerBack(const Server& server, const ServerHello& he
     } else {
       job->OnServerBack({.server = server.number,
                          .connection = server.connection,
+                         .name = server.name,
+                         .shard_addresses = server.shard_addresses,
                          .feeds_two_backups = server.feeds_two_backups},
                         one);
     }

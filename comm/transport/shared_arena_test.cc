@@ -1,5 +1,6 @@
 #include "comm/transport/shared_arena.h"
 
+#include <grp.h>
 #include <poll.h>
 #include <signal.h>
 #include <sys/shm.h>
@@ -318,6 +319,36 @@ TEST(SharedArena, AnotherProcessReadsAndReturns) {
   ASSERT_EQ(waitpid(child, &status, 0), child);
   EXPECT_EQ(status, 0);
   EXPECT_FALSE(loan.Returned());
+}
+
+// Returns whether a process of another user and group can attach the segment.
+bool CanAttachAs(uid_t user, gid_t group, int32_t segment) {
+  const pid_t child = fork();
+  if (child == 0) {
+    const bool is_other = setgroups(0, nullptr) == 0 &&
+                          setresgid(group, group, group) == 0 &&
+                          setresuid(user, user, user) == 0;
+    if (!is_other) _exit(2);
+    _exit(shmat(segment, nullptr, SHM_RDONLY) == reinterpret_cast<void*>(-1) ? 0 : 1);
+  }
+  int status = 0;
+  waitpid(child, &status, 0);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) != 2);
+  return WEXITSTATUS(status) == 1;
+}
+
+TEST(SharedArena, IsItsUsersAlone) {
+  constexpr uid_t kNobody = 65534;
+  const auto arena = SharedArena::Create({});
+  const auto memory = arena->Allocate(100);
+  const int32_t segment = arena->Lend(View(memory, 100))->loan.segment;
+  shmid_ds info = {};
+  ASSERT_EQ(shmctl(segment, IPC_STAT, &info), 0);
+  EXPECT_EQ(info.shm_perm.mode & 0777, 0600);
+  if (geteuid() != 0) GTEST_SKIP() << "becoming another user needs root";
+  EXPECT_TRUE(CanAttachAs(geteuid(), getegid(), segment));
+  EXPECT_FALSE(CanAttachAs(kNobody, getegid(), segment)) << "another user, same group";
+  EXPECT_FALSE(CanAttachAs(kNobody, kNobody, segment)) << "another group";
 }
 
 TEST(SharedArena, BorrowedBytesOutliveTheLenderAndNothingStays) {

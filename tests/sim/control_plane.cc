@@ -67,33 +67,62 @@ ConnectionId ControlPlane::Attach(StreamCallbacks callbacks) {
   if (coordinator_ == nullptr) {
     lost_[connection] = std::move(callbacks.on_lost);
   } else {
-    streams_[connection].callbacks = std::move(callbacks);
+    Stream& stream = streams_[connection];
+    stream.callbacks = std::move(callbacks);
+    if (cables_ != nullptr) {
+      OpenWay(stream.up, stream.callbacks.host, host_);
+      OpenWay(stream.down, host_, stream.callbacks.host);
+    }
   }
   return connection;
 }
 
+void ControlPlane::UseCables(HostCables& cables, std::string host) {
+  cables_ = &cables;
+  host_ = std::move(host);
+}
+
+void ControlPlane::OpenWay(Way& way, const std::string& from, const std::string& to) {
+  if (!cables_->AreLimited(from, to)) return;
+  way.flow = cables_->Open(from, to, [this, &way](size_t bytes) {
+    way.crossed_bytes += bytes;
+    while (way.crossed_bytes >= kMessageBytes) {
+      way.crossed_bytes -= kMessageBytes;
+      events_.After(ArrivalAfter(way), std::move(way.crossing.front()));
+      way.crossing.pop_front();
+    }
+  });
+}
+
+void ControlPlane::Post(Way& way, std::function<void()> arrive) {
+  if (way.flow == nullptr) return events_.After(ArrivalAfter(way), std::move(arrive));
+  ++messages_;
+  way.crossing.push_back(std::move(arrive));
+  way.flow->Write(kMessageBytes);
+}
+
 // Messages of one direction of one stream never overtake each other.
-absl::Duration ControlPlane::ArrivalAfter(absl::Duration& last) {
+absl::Duration ControlPlane::ArrivalAfter(Way& way) {
   const absl::Duration delay =
       absl::Microseconds(std::uniform_int_distribution<int>(100, 3000)(random_));
-  last = std::max(events_.now() + delay, last + absl::Nanoseconds(1));
-  return last - events_.now();
+  way.last_arrival =
+      std::max(events_.now() + delay, way.last_arrival + absl::Nanoseconds(1));
+  return way.last_arrival - events_.now();
 }
 
 void ControlPlane::Send(ConnectionId connection, MemberBody body) {
   const auto stream = streams_.find(connection);
   if (stream == streams_.end()) return;
-  events_.After(ArrivalAfter(stream->second.last_up),
-                [this, connection, body = std::move(body)] {
-                  if (streams_.contains(connection)) Apply(FromMember{connection, body});
-                });
+  Post(stream->second.up, [this, connection, body = std::move(body)] {
+    if (streams_.contains(connection)) Apply(FromMember{connection, body});
+  });
 }
 
 void ControlPlane::End(ConnectionId connection, MemberBody said) {
   lost_.erase(connection);
   const auto stream = streams_.find(connection);
   if (stream == streams_.end()) return;
-  const absl::Duration delay = ArrivalAfter(stream->second.last_up);
+  const absl::Duration delay = ArrivalAfter(stream->second.up);
   streams_.erase(stream);
   events_.After(delay, [this, connection, said = std::move(said)] {
     Apply(FromMember{connection, said});
@@ -142,7 +171,7 @@ void ControlPlane::Perform(const CoordinatorOutput& output) {
     }
     const auto stream = streams_.find(message->connection);
     if (stream == streams_.end()) return;
-    events_.After(ArrivalAfter(stream->second.last_down), [this, sent = *message] {
+    Post(stream->second.down, [this, sent = *message] {
       const auto receiver = streams_.find(sent.connection);
       if (receiver != streams_.end()) receiver->second.callbacks.on_message(sent.body);
     });
@@ -165,7 +194,7 @@ void ControlPlane::Perform(const CoordinatorOutput& output) {
   if (const auto* close = std::get_if<CloseMember>(&output)) {
     const auto stream = streams_.find(close->connection);
     if (stream == streams_.end()) return;
-    events_.After(ArrivalAfter(stream->second.last_down), [this, closed = *close] {
+    Post(stream->second.down, [this, closed = *close] {
       const auto receiver = streams_.find(closed.connection);
       if (receiver == streams_.end()) return;
       const StreamCallbacks callbacks = std::move(receiver->second.callbacks);

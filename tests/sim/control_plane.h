@@ -6,7 +6,9 @@
 // Thread safety: none.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -17,6 +19,7 @@
 #include "absl/status/status.h"
 #include "comm/base/event_queue.h"
 #include "comm/base/timeouts.h"
+#include "comm/transport/inproc/host_cables.h"
 #include "server/coordinator/coordinator.h"
 #include "server/coordinator/declaration_test_util.h"
 
@@ -27,11 +30,19 @@ struct StreamCallbacks {
   std::function<void(const absl::Status&)> on_end;
   // The coordinator was restarted, and does not know this stream.
   std::function<void()> on_lost = [] {};
+  std::string host = {};  // the member's, if hosts have cables (UseCables)
 };
 
 class ControlPlane {
  public:
   ControlPlane(EventQueue& events, const CoordinatorOptions& options, uint64_t seed);
+
+  // Messages between the coordinator on this host and members on others also cross their
+  // hosts' cables, kMessageBytes each. REQUIRES: nobody has attached yet.
+  static constexpr size_t kMessageBytes = 512;
+  void UseCables(HostCables& cables, std::string host);
+  // Number of messages on cables so far.
+  uint64_t messages() const { return messages_; }
 
   ConnectionId Attach(StreamCallbacks callbacks);
   void Send(ConnectionId connection, MemberBody body);
@@ -68,10 +79,24 @@ class ControlPlane {
   const std::string& failure() const { return failure_; }
 
  private:
+  // One direction of a stream.
+  struct Way {
+    absl::Duration last_arrival = absl::ZeroDuration();
+    // With cables: what happens when the messages under way have crossed them.
+    std::shared_ptr<HostCables::Flow> flow = {};
+    std::deque<std::function<void()>> crossing = {};
+    size_t crossed_bytes = 0;
+
+    Way() = default;
+    Way(const Way&) = delete;
+    Way& operator=(const Way&) = delete;
+    ~Way() {
+      if (flow != nullptr) flow->Close();
+    }
+  };
   struct Stream {
     StreamCallbacks callbacks;
-    absl::Duration last_up = absl::ZeroDuration();
-    absl::Duration last_down = absl::ZeroDuration();
+    Way up, down;
   };
 
   void Tick();
@@ -79,7 +104,10 @@ class ControlPlane {
   bool Order(const CoordinatorInput& order);
   void WakeInTime();
   void Perform(const CoordinatorOutput& output);
-  absl::Duration ArrivalAfter(absl::Duration& last);
+  absl::Duration ArrivalAfter(Way& way);
+  // Calls `arrive` when a message that is sent now has arrived.
+  void Post(Way& way, std::function<void()> arrive);
+  void OpenWay(Way& way, const std::string& from, const std::string& to);
   void End(ConnectionId connection, MemberBody said);
   void Crash();
   void Restart();
@@ -99,6 +127,9 @@ class ControlPlane {
   DeclaredSpecs specs_;
   const absl::Duration tick_period_;
   std::mt19937_64 random_;
+  HostCables* cables_ = nullptr;
+  std::string host_ = {};
+  uint64_t messages_ = 0;
   ConnectionId next_connection_ = 1;
   std::map<ConnectionId, Stream> streams_;
 };

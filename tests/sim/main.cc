@@ -4,10 +4,12 @@
 #include <cstdint>
 #include <cstdio>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "CLI/CLI.hpp"
+#include "tests/sim/cable_simulation.h"
 #include "tests/sim/job_modes.h"
 #include "tests/sim/simulation.h"
 #include "tests/sim/stall_simulation.h"
@@ -55,6 +57,7 @@ struct Options {
   Kind kind = {};
   bool all_kinds = false;
   Fault fault = Fault::kNone;
+  std::optional<CableFault> cable_fault = std::nullopt;  // set: no other jobs
   uint64_t found_by = 0;  // number of seeds that must find the planted fault
 };
 
@@ -114,8 +117,32 @@ void AddOptions(CLI::App& app, Options& options) {
       {"late-drop", Fault::kDropsLate}};
   app.add_option("--plant", options.fault, "a fault, which is to be found")
       ->transform(CLI::CheckedTransformer(kFaults));
+  static const std::map<std::string, CableFault> kCableFaults = {
+      {"none", CableFault::kNone},
+      {"push-twice", CableFault::kPushesTwice},
+      {"beat-late", CableFault::kBeatsLate},
+      {"exclude", CableFault::kExcludes},
+      {"compute-long", CableFault::kComputesLong}};
+  app.add_option("--cables", options.cable_fault,
+                 "only jobs whose hosts share cables; with this planted fault, or none")
+      ->transform(CLI::CheckedTransformer(kCableFaults));
   app.add_option("--found-by", options.found_by,
                  "ends well once so many seeds have found it, and badly without");
+}
+
+// Runs everything of a seed, or only what has the planted fault.
+absl::Status RunSeed(uint64_t seed, const Kind& kind, const Options& options) {
+  if (options.cable_fault) return SimulateCables(seed, *options.cable_fault);
+  if (options.fault == Fault::kDropsLate) {
+    return SimulateStopped(seed, kind.mode, DropsSilent::kAfterFiveTimeouts);
+  }
+  absl::Status status = Simulate(seed, kind.mode, kind.restarts, options.fault);
+  if (kind.restarts != Restarts::kNone || options.fault != Fault::kNone) return status;
+  status.Update(SimulateStall(seed));
+  status.Update(SimulateStopped(seed, kind.mode));
+  // Elsewhere they are runs of their own, because they take longer than the others.
+  if (options.all_kinds && kind.mode == "bsp") status.Update(SimulateCables(seed));
+  return status;
 }
 
 int Run(const Options& options, const char* program) {
@@ -133,19 +160,13 @@ int Run(const Options& options, const char* program) {
     if (options.found_by > 0 && failed >= options.found_by) break;
     const uint64_t seed = options.start + ran;
     for (const Kind& kind : kinds) {
-      const bool drops_late = options.fault == Fault::kDropsLate;
-      absl::Status status =
-          drops_late ? SimulateStopped(seed, kind.mode, DropsSilent::kAfterFiveTimeouts)
-                     : Simulate(seed, kind.mode, kind.restarts, options.fault);
-      const bool stalls =
-          kind.restarts == Restarts::kNone && options.fault == Fault::kNone;
-      if (stalls) status.Update(SimulateStall(seed));
-      if (stalls) status.Update(SimulateStopped(seed, kind.mode));
+      const absl::Status status = RunSeed(seed, kind, options);
       if (status.ok()) continue;
       ++failed;
+      const std::string flags = options.cable_fault ? "--cables none" : kind.Flags();
       std::printf("seed %llu failed: %s\n  repeat with: %s %s --start %llu --seeds 1\n",
                   static_cast<unsigned long long>(seed),
-                  std::string(status.message()).c_str(), program, kind.Flags().c_str(),
+                  std::string(status.message()).c_str(), program, flags.c_str(),
                   static_cast<unsigned long long>(seed));
       std::fflush(stdout);
     }

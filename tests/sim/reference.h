@@ -10,6 +10,7 @@
 // Thread safety: none.
 #pragma once
 
+#include <bit>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -26,6 +27,11 @@
 #include "server/shard/shard.h"
 
 namespace syncline::sim {
+
+// Compares bits, but -0 equals 0: a delta without a value may keep -0 or make it 0.
+inline bool SameBits(float a, float b) {
+  return a == b || std::bit_cast<uint32_t>(a) == std::bit_cast<uint32_t>(b);
+}
 
 // One incarnation of a worker at one step.
 struct ContributionKey {

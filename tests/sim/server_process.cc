@@ -58,6 +58,9 @@ ServerProcess::ServerProcess(Parts parts, std::string name)
             },
         .on_lost_sync = parts_.on_lost_sync,
         .on_journal_ended = [this] { OnJournalEnded(); }}));
+    if (!parts_.host.empty()) {
+      parts_.network.PutOn(engines_.back()->address(), parts_.host);
+    }
   }
   Attach();
   parts_.control.Send(connection_, MakeHello());
@@ -74,7 +77,8 @@ void ServerProcess::Attach() {
              SYNCLINE_CHECK(!machine_.identity());
              After(parts_.heartbeat_interval, [this] { OnLost(); });
            },
-       .on_lost = [this] { OnLost(); }});
+       .on_lost = [this] { OnLost(); },
+       .host = parts_.host});
 }
 
 void ServerProcess::After(absl::Duration delay, std::function<void()> fn) {

@@ -56,7 +56,8 @@ class ServerProcess {
     absl::Duration heartbeat_interval;
     uint32_t engines = 1;
     Disk& disk;
-    uint64_t seed = 0;  // of the times that its disk and Configure take
+    uint64_t seed = 0;      // of the times that its disk and Configure take
+    std::string host = {};  // whose cable it uses; empty: none
     // A block was restored from the disk, at this version.
     std::function<void(uint32_t block, uint64_t version)> on_restored = [](uint32_t,
                                                                            uint64_t) {};

@@ -1,7 +1,6 @@
 #include "tests/sim/simulation.h"
 
 #include <algorithm>
-#include <bit>
 #include <memory>
 #include <optional>
 #include <random>
@@ -31,11 +30,6 @@ constexpr absl::Duration kEarly = absl::Milliseconds(400);  // the time of early
 constexpr absl::Duration kFailureTimeout = absl::Seconds(1);
 // A step takes some milliseconds without failures, and much longer on slow links.
 constexpr absl::Duration kDeadlineOfStep = absl::Minutes(1);
-
-// Compares bits, but -0 equals 0: a delta without a value may keep -0 or make it 0.
-bool SameBits(float a, float b) {
-  return a == b || std::bit_cast<uint32_t>(a) == std::bit_cast<uint32_t>(b);
-}
 
 class Run {
  public:
@@ -211,6 +205,10 @@ void Run::OnWorkerEnd(uint32_t rank, const absl::Status& status) {
   // A push was of a wrong step, or invalid.
   if (absl::IsInvalidArgument(status)) reference_.Violate(std::string(status.message()));
   const bool has_left = status.ok() && workers_[rank] && workers_[rank]->IsLeaving();
+  const int disturbed = faults_ + exclusions_ + control_.crashes() + servers_->losses();
+  if (!has_left && disturbed == 0) {
+    reference_.Violate(absl::StrCat("rank ", rank, " is innocent: ", status.ToString()));
+  }
   if (has_left) leave_at_.reset();
   gone_[rank] = has_left && faults_ == 0;  // with faults, a new start may need it
   KillWorker(rank);

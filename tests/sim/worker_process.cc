@@ -29,6 +29,7 @@ WorkerProcess::WorkerProcess(Parts parts, uint32_t rank)
   gradients_ = weights_;
   narrow_gradients_.resize(weights_.size());
   rate_factors_.assign(weights_.size(), 1);
+  if (!parts_.host.empty()) parts_.network.PutOn(transport_->address(), parts_.host);
   Attach();
   Beat();
 }
@@ -50,7 +51,8 @@ void WorkerProcess::Attach() {
                              .on_lost =
                                  [this, alive = alive_] {
                                    if (*alive) WhenAwake([this] { OnLost(); });
-                                 }});
+                                 },
+                             .host = parts_.host});
   WorkerHello hello = parts_.control.specs().Hello(
       parts_.job, {.rank = rank_,
                    .run_id = "sim",

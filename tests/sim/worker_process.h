@@ -78,6 +78,7 @@ class WorkerProcess : private Receiver {
     bool hears_no_less = false;
     bool pushes_twice = false;
     uint64_t seed = 0;
+    std::string host = {};  // whose cable it uses; empty: none
     // The coordinator ended this process. It may be restarted.
     std::function<void(uint32_t rank, const absl::Status&)> on_end;
   };

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <atomic>
 #include <cmath>
-#include <deque>
 #include <functional>
 #include <optional>
 #include <vector>
@@ -12,8 +11,8 @@
 #include "absl/strings/str_cat.h"
 #include "comm/base/check.h"
 #include "comm/base/limits.h"
+#include "comm/transport/inproc/link.h"
 #include "comm/transport/lent_parts.h"
-#include "comm/transport/send_window.h"
 
 namespace syncline {
 namespace {
@@ -30,82 +29,6 @@ std::pair<std::string, std::string> Unordered(const std::string& a,
 }
 
 }  // namespace
-
-struct InprocNetwork::Transit {
-  uint64_t bytes = 0;
-  absl::Duration start = {};
-  absl::Duration end = {};
-  bool is_lost = false;
-
-  uint64_t CrossedAt(absl::Duration now) const {
-    if (now >= end) return bytes;
-    if (now <= start) return 0;
-    return static_cast<uint64_t>(static_cast<double>(bytes) *
-                                 absl::FDivDuration(now - start, end - start));
-  }
-};
-
-struct InprocNetwork::Parcel {
-  Buffer header = {};
-  Buffer payload = {};
-  std::optional<Landed> lent = std::nullopt;    // instead of the payload
-  std::shared_ptr<const Transit> transit = {};  // null: it has crossed already
-};
-
-// Everything that goes from one process to another.
-struct InprocNetwork::Pipe {
-  double bytes_per_second = 0;  // 0: no limit
-  absl::Duration free_at = absl::ZeroDuration();
-  uint64_t crossed = 0;  // bytes of transits that have ended and were removed
-  std::deque<std::shared_ptr<Transit>> transits;
-
-  void Settle(absl::Duration now) {
-    while (!transits.empty() && transits.front()->end <= now) {
-      crossed += transits.front()->bytes;
-      transits.pop_front();
-    }
-  }
-};
-
-// The state of one endpoint, shared with the events that still refer to it.
-struct InprocNetwork::Link : std::enable_shared_from_this<Link> {
-  std::string from;
-  std::string to;
-  std::function<void(const absl::Status&)> on_failure;
-  absl::Duration last_arrival = absl::ZeroDuration();
-  absl::Status refusal;    // not OK once closed or failed
-  bool is_broken = false;  // everything that has not arrived is lost
-  bool is_over = false;    // nothing is sent on it any more
-  struct Pending {
-    SendDone done;
-    uint64_t bytes = 0;
-    std::shared_ptr<Transit> transit;  // null: goes nowhere, or is in the queue
-    bool is_lent = false;              // completes when the loan is returned
-    bool is_queued = false;            // completes when its last piece has crossed
-  };
-  std::map<uint64_t, Pending> pending;
-  uint64_t next_send = 0;
-  SendState state;
-
-  // Used if a rate is set.
-  SendQueue queue;
-  SendWindow window;
-  std::deque<std::shared_ptr<Transit>> pieces;  // on the pipe
-
-  SendState StateAt(absl::Duration now) const {
-    if (!refusal.ok()) return {state.accepted_bytes, state.accepted_bytes};
-    SendState at = state;
-    at.queued_bytes = queue.queued_bytes();
-    if (!pieces.empty()) {
-      at.gone_bytes += pieces.front()->CrossedAt(now);
-    } else if (!pending.empty()) {
-      const auto& transit = pending.begin()->second.transit;
-      const bool is_crossing = transit != nullptr && transit->end > now;
-      at.gone_bytes += is_crossing ? transit->CrossedAt(now) : 0;
-    }
-    return at;
-  }
-};
 
 class InprocNetwork::Connection : public Endpoint {
  public:
@@ -221,7 +144,7 @@ class InprocNetwork::Node : public Transport {
 };
 
 InprocNetwork::InprocNetwork(EventQueue& events, InprocOptions options)
-    : events_(events), options_(options), random_(options.seed) {}
+    : events_(events), options_(options), random_(options.seed), cables_(events) {}
 
 InprocNetwork::~InprocNetwork() { SYNCLINE_CHECK(alive_.empty()); }
 
@@ -324,6 +247,10 @@ void InprocNetwork::Feed(const std::shared_ptr<Link>& link) {
     auto piece =
         std::make_shared<SendQueue::Piece>(link->queue.Pop(link->window.piece_bytes()));
     in_hands.accepted_bytes += piece->bytes();
+    if (HasCables(*link)) {
+      PutInFlow(link, std::move(piece));
+      continue;
+    }
     const auto transit = Enter(*link, piece->bytes());
     link->pieces.push_back(transit);
     events_.After(transit->end - now,
@@ -340,7 +267,51 @@ void InprocNetwork::Cross(const std::shared_ptr<Link>& link, SendQueue::Piece& p
   Feed(link);
 }
 
+// ---- Cables ----
+
+void InprocNetwork::PutOn(const std::string& address, const std::string& host) {
+  hosts_[address] = host;
+}
+
+const std::string& InprocNetwork::HostOf(const std::string& address) const {
+  const auto found = hosts_.find(address);
+  return found == hosts_.end() ? address : found->second;
+}
+
+bool InprocNetwork::HasCables(const Link& link) const {
+  return cables_.AreLimited(HostOf(link.from), HostOf(link.to));
+}
+
+void InprocNetwork::PutInFlow(const std::shared_ptr<Link>& link,
+                              std::shared_ptr<SendQueue::Piece> piece) {
+  if (link->flow == nullptr) {
+    // The link closes its flow before it is destroyed.
+    link->flow = cables_.Open(HostOf(link->from), HostOf(link->to),
+                              [this, link = link.get()](size_t bytes) {
+                                ArriveInFlow(link->shared_from_this(), bytes);
+                              });
+  }
+  const size_t bytes = Link::BytesInFlow(*piece);
+  link->in_flow.push_back(std::move(piece));
+  link->flow->Write(bytes);
+}
+
+void InprocNetwork::ArriveInFlow(const std::shared_ptr<Link>& link, size_t bytes) {
+  pipes_[{link->from, link->to}].crossed += bytes;
+  link->arrived_of_piece += bytes;
+  while (!link->in_flow.empty()) {
+    const std::shared_ptr<SendQueue::Piece> piece = link->in_flow.front();
+    if (link->arrived_of_piece < Link::BytesInFlow(*piece)) break;
+    link->arrived_of_piece -= Link::BytesInFlow(*piece);
+    link->in_flow.pop_front();
+    link->state.gone_bytes += piece->bytes();
+    if (piece->ended) piece->ended->done(absl::OkStatus());
+  }
+  Feed(link);
+}
+
 bool InprocNetwork::IsWithinHost(const Link& link) const {
+  if (HasCables(link)) return false;
   const auto pipe = pipes_.find({link.from, link.to});
   return pipe == pipes_.end() || pipe->second.bytes_per_second == 0;
 }
@@ -400,6 +371,9 @@ void InprocNetwork::Abandon(const std::shared_ptr<Link>& link) {
     if (pending.transit != nullptr) lose(*pending.transit);
   }
   for (const auto& transit : link->pieces) lose(*transit);
+  if (link->flow != nullptr) link->flow->Close();
+  link->in_flow.clear();
+  link->arrived_of_piece = 0;
   std::vector<SendDone> forgotten;
   link->queue.Clear(forgotten);
   // Other links may have messages behind the lost ones. These messages keep their times.

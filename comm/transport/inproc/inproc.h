@@ -11,7 +11,9 @@
 // Send, or lent (InprocOptions::smallest_loan). If a rate is set, messages from one
 // process to another follow each other at that rate, by class and in pieces as in tcp/
 // (send_queue.h, send_window.h), and both ends see bytes move (Endpoint::send_state,
-// Endpoint::received_bytes). Otherwise a message takes no time except its delay.
+// Endpoint::received_bytes). Processes may also be put on hosts with cables, which all
+// connections of a host share (host_cables.h). Otherwise a message takes no time except
+// its delay.
 //
 // Thread safety: none, except Wake(). The EventQueue must outlive the network, and the
 // network its transports. An endpoint may outlive its transport.
@@ -34,6 +36,7 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "comm/base/event_queue.h"
+#include "comm/transport/inproc/host_cables.h"
 #include "comm/transport/send_queue.h"
 #include "comm/transport/transport.h"
 
@@ -90,6 +93,14 @@ class InprocNetwork {
   // Limits the rate from one process to the other. 0: no limit, as within a host.
   void SetRate(const std::string& from, const std::string& to, double bytes_per_second);
 
+  // Puts a process on a host. Its messages to other hosts then cross both hosts' cables,
+  // if these have limits; SetRate has no effect between such hosts. Call it before the
+  // process sends anything. By default a process is on a host without a cable.
+  void PutOn(const std::string& address, const std::string& host);
+  // The cables of the hosts, also for flows that are not of this network.
+  HostCables& cables() { return cables_; }
+  const HostCables& cables() const { return cables_; }
+
   // Makes the endpoints from `from` to `to` fail. What has not arrived is lost at once,
   // and their owner is told after failure_delay. The other direction is not affected.
   void Break(const std::string& from, const std::string& to);
@@ -117,6 +128,11 @@ class InprocNetwork {
   void Feed(const std::shared_ptr<Link>& link);
   void Cross(const std::shared_ptr<Link>& link, SendQueue::Piece& piece,
              const std::shared_ptr<Transit>& transit);
+  bool HasCables(const Link& link) const;
+  void PutInFlow(const std::shared_ptr<Link>& link,
+                 std::shared_ptr<SendQueue::Piece> piece);
+  void ArriveInFlow(const std::shared_ptr<Link>& link, size_t bytes);
+  const std::string& HostOf(const std::string& address) const;
   bool IsWithinHost(const Link& link) const;
   // Lends the payload of the newest send of the link. The send completes when the last
   // copy of the slice is gone.
@@ -141,6 +157,8 @@ class InprocNetwork {
   std::set<std::string> killed_;
   std::set<std::pair<std::string, std::string>> cuts_;
   std::map<std::pair<std::string, std::string>, Pipe> pipes_;  // from, to
+  HostCables cables_;
+  std::map<std::string, std::string> hosts_;  // by address
   // Loans may outlive the network; they check this first.
   std::shared_ptr<const bool> is_here_ = std::make_shared<bool>(true);
 };

@@ -208,14 +208,14 @@ void Job::Promote(size_t place) {
   const JobServer& stand_in = *backups_[place].present.stand_in;
   // If the server died during a hand-over, the stand-in was told to take over already,
   // and may have done so.
-  std::optional<HandOverUnderWay> under_way;
-  if (IsHandedOver(place)) under_way = std::exchange(hand_over_, std::nullopt);
+  const auto under_way = IsHandedOver(place) ? std::exchange(hand_over_, std::nullopt)
+                                             : std::optional<HandOverUnderWay>();
   const uint32_t generation = under_way ? under_way->generation : TellToTakeOver(place);
   missing_.Promote(place, stand_in, generation);
+  if (under_way) missing_.NoteStep(place, under_way->step);
   const std::string what = absl::StrCat(
       NameOf(places_[place]), " died, and its backup takes over: ", stand_in.name);
   Report(EventKind::kServer, what, LogReason::Level::kWarning);
-  if (under_way && under_way->step) Succeed(place, *under_way->step);
 }
 
 // ---- A new one ----

@@ -145,13 +145,17 @@ TEST_F(JobMoves, AStandInThatDiesBeforeTheMoveTakesTheBackupForAfterItAlong) {
   EXPECT_EQ(Count<TakeOver>(5), 0u);
 }
 
-// The stand-in has said already that it has all.
-TEST_F(JobMoves, AServerThatDiesWhileTheNextBackupIsFilledIsReplacedAtOnce) {
+// The stand-in has said already that it has all. It may have died at the same time, so it
+// must be heard again.
+TEST_F(JobMoves, AServerThatDiesWhileTheNextBackupIsFilledIsReplacedByWhoIsHeard) {
   HandOver();
   Say(5, JobConfigured{id_, 0});
   servers_answer_ = true;
   Say(3, Disconnected{});
   PassTimeBeating(kFailureTimeout / 2, {2, 5, 6, 7, 10, 11, 23});
+  EXPECT_EQ(Shown().phase, JobPhase::kWaiting);
+  beats_[5].jobs = {{.job = id_}};
+  Say(5, beats_[5]);
   EXPECT_EQ(Shown().phase, JobPhase::kRunning);
   EXPECT_EQ(Count<TakeOver>(5), 1u);
   EXPECT_EQ(Count<BackupAt>(5), 1u);

@@ -101,7 +101,7 @@ void AddOptions(CLI::App& app, Options& options) {
       {"stale", Fault::kStaleBackup},
       {"half", Fault::kHalfBackup},
       {"acks-on", Fault::kAcknowledgesOn},
-      {"awaits-one", Fault::kAwaitsNewOnly},
+      {"feeds-one", Fault::kFeedsNewOnly},
       {"dedupe", Fault::kCountsAgain},
       {"fence", Fault::kNoFence},
       {"term", Fault::kOldTerm},

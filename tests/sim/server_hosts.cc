@@ -4,6 +4,7 @@
 #include <cmath>
 #include <optional>
 #include <random>
+#include <ranges>
 #include <string>
 #include <utility>
 
@@ -287,7 +288,8 @@ const ServerHosts::Placed* ServerHosts::BackupOf(size_t place) const {
     for (const BackupView& backup : job.backups) {
       const bool is_it = at(place)->Is(backup.server) && backup.lost.empty();
       if (!is_it || job.phase == JobPhase::kWaiting) continue;
-      for (const Placed& one : stand_ins_[place]) {
+      // The newest first: one that could not hold it may still be there.
+      for (const Placed& one : std::views::reverse(stand_ins_[place])) {
         const bool holds =
             one.server == backup.server &&
             backup.holder.ends_with(absl::StrCat("(", NameOf(one.host), ")"));
@@ -352,7 +354,8 @@ void ServerHosts::EndHost(int host, Ends how) {
   }
   parts_.on_new_process();
   StartSpareLater();
-  if (OneIn(parts_.random, 2)) {
+  // A coordinator that was restarted has all backups made again, on the emptiest hosts.
+  if (OneIn(parts_.random, 4)) {
     const auto outputs = std::uniform_int_distribution<int>(0, 12)(parts_.random);
     CrashCoordinatorOnceReplaced(outputs);
   }

@@ -124,12 +124,12 @@ void ServerHosts::PlanBackups() {
     parts_.progress.Somewhere(absl::Milliseconds(400 << (random() % 5)),
                               [this, any = random()] { DrainHost(AnyHost(any)); });
   }
-  for (uint64_t deaths = random() % 4; deaths > 0; --deaths) {
+  for (uint64_t deaths = random() % 3; deaths > 0; --deaths) {
     parts_.progress.Somewhere(absl::Milliseconds(400 << (random() % 5)),
                               [this, any = random()] { KillHost(AnyHost(any)); });
   }
   // A half backup exists for a short time only, so that fault needs many tries.
-  const int all = parts_.fault == Fault::kHalfBackup ? 500 : 24;
+  const int all = parts_.fault == Fault::kHalfBackup ? 500 : 12;
   for (int tries = 0; tries < all; ++tries) {
     const size_t which = OneIn(random, 2) ? dies : random() % places();
     parts_.progress.Somewhere(absl::Milliseconds(400 << (random() % 5)),

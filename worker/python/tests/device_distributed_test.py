@@ -2,6 +2,7 @@
 import unittest
 
 import distributed_test
+import support
 from distributed_ranks import PREAMBLE, RANKS, run_ranks
 
 ON_A_GPU = PREAMBLE + """
@@ -157,6 +158,7 @@ class GpuTest(OnAGpu, distributed_test.DistributedTest):
             """, ranks=2)
 
 
+@support.not_of_torch
 class GpuBetweenHostsTest(GpuTest):
     environment_of = distributed_test.BetweenHostsTest.environment_of
 

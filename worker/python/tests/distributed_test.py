@@ -4,6 +4,7 @@ import os
 import tempfile
 import unittest
 
+import support
 from distributed_ranks import RANKS, run_ranks, torch
 
 
@@ -453,20 +454,23 @@ class DistributedTest(unittest.TestCase):
                 try:
                     call(*arguments)
                 except KeyboardInterrupt:
-                    assert time.monotonic() - began < 8
+                    assert time.monotonic() - began < 50  # before the operation's own time is over
                     return
                 raise AssertionError("went on")
+            told = dist.distributed_c10d._get_default_store()
             if rank == 0:
                 interrupted(dist.all_reduce, torch.ones(5))
                 store = dist.FileStore(f"{__file__}.store", 2)  # where the other one never comes
                 interrupted(syncline.torch.distributed.ProcessGroupSyncline, store, 0, 2, datetime.timedelta(seconds=60))
                 os.unlink(f"{__file__}.store")
+                told.set("interrupted", "twice")
             else:
-                time.sleep(10)
+                told.get("interrupted")
             os._exit(0)
             """, ranks=2)
 
 
+@support.not_of_torch
 class BetweenHostsTest(DistributedTest):
     """The same tests without shared memory: over TCP, with a key from the store."""
 
@@ -474,6 +478,7 @@ class BetweenHostsTest(DistributedTest):
         return {"SYNCLINE_GROUP_HOST": f"host{rank}", "SYNCLINE_GROUP_ADDRESS": "127.0.0.1"}
 
 
+@support.not_of_torch
 class SomeShareAHostTest(DistributedTest):
     """The first two do."""
 

@@ -5,10 +5,10 @@ thread, and forks for each program; the fork then runs the program as `python -c
 interpreter reads from the environment at their start cannot be set that way: `can_start` says no, and the program gets an
 interpreter of its own.
 
-    program = Nursery.of_this_process().start(source, env)     # like subprocess.Popen: pid, stdout, poll, wait
+    program = Nursery.of_this_process().start(source, env)     # like subprocess.Popen: pid, stdout, stderr, poll, wait
 
-The requests of the test process come on a Unix socket: environment and source as JSON after their length, with two descriptors,
-one for the output and one that takes the status of the program once it has ended.
+The requests of the test process come on a Unix socket: environment and source as JSON after their length, with three descriptors,
+one for each output stream and one that takes the status of the program once it has ended.
 """
 import io
 import json
@@ -34,12 +34,26 @@ def can_start(source, env):
     return "torch" in sys.modules and "torch" in source and same
 
 
+def import_torch():
+    """Imports torch, and what torch 2 imports when a program first uses an optimizer or DDP: 900 modules, 1.5 s of a core.
+
+    Programs that are forked afterwards have both.
+    """
+    import torch
+
+    try:
+        import torch._dynamo
+    except ImportError:  # torch 1 has none
+        pass
+    return torch
+
+
 class Program:
     """A program of the nursery, with the interface of subprocess.Popen."""
 
-    def __init__(self, pid, output, status):
+    def __init__(self, pid, output, errors, status):
         self.pid = pid
-        self.stdout = output
+        self.stdout, self.stderr = output, errors
         self.returncode = None
         self._status = status
 
@@ -84,15 +98,15 @@ class Nursery:
 
     def start(self, source, env):
         request = json.dumps({"source": source, "env": env}).encode()
-        output, child_output = os.pipe()
-        status, child_status = os.pipe()
+        ours, theirs = zip(*(os.pipe() for _ in range(3)))
         with self._lock:
-            socket.send_fds(self._socket, [LENGTH.pack(len(request))], [child_output, child_status])
+            socket.send_fds(self._socket, [LENGTH.pack(len(request))], theirs)
             self._socket.sendall(request)
-            os.close(child_output)
-            os.close(child_status)
+            for descriptor in theirs:
+                os.close(descriptor)
             pid, = LENGTH.unpack(self._socket.recv(LENGTH.size, socket.MSG_WAITALL))
-        return Program(pid, open(output, encoding="utf-8", errors="replace"), open(status, encoding="ascii"))
+        output, errors, status = ours
+        return Program(pid, open(output, "rb"), open(errors, "rb"), open(status, encoding="ascii"))
 
 
 def serve(requests):
@@ -114,11 +128,11 @@ def serve(requests):
                 report.write(str(status))
         if requests not in ready:
             continue
-        head, descriptors, _, _ = socket.recv_fds(requests, LENGTH.size, 2)
+        head, descriptors, _, _ = socket.recv_fds(requests, LENGTH.size, 3)
         if not head:
             os._exit(0)
         body = json.loads(requests.recv(LENGTH.unpack(head)[0], socket.MSG_WAITALL))
-        output, status = descriptors
+        *streams, status = descriptors
         pid = os.fork()
         if pid == 0:
             signal.set_wakeup_fd(-1)
@@ -126,19 +140,20 @@ def serve(requests):
             for descriptor in (woken, wake, status, *statuses.values()):
                 os.close(descriptor)
             requests.close()
-            become(body["env"], output)
+            become(body["env"], streams)
             return body["source"]
-        os.close(output)
+        for stream in streams:
+            os.close(stream)
         statuses[pid] = status
         requests.sendall(LENGTH.pack(pid))
 
 
-def become(env, output):
+def become(env, streams):
     """Gives a fork what a new interpreter would have: its own session, streams, environment and path."""
     os.setsid()
-    os.dup2(output, 1)
-    os.dup2(output, 2)
-    os.close(output)
+    for number, stream in enumerate(streams, 1):
+        os.dup2(stream, number)
+        os.close(stream)
     sys.stdout = io.TextIOWrapper(open(1, "wb", buffering=0, closefd=False), encoding="utf-8", write_through=True)
     sys.stderr = io.TextIOWrapper(open(2, "wb", buffering=0, closefd=False), encoding="utf-8", errors="backslashreplace", write_through=True)
     old = os.environ.get("PYTHONPATH", "").split(os.pathsep)
@@ -150,8 +165,7 @@ def become(env, output):
 
 
 if __name__ == "__main__":
-    import torch  # noqa: F401
-
+    import_torch()
     program = serve(socket.socket(fileno=int(sys.argv[1])))
     main = sys.modules["__main__"] = types.ModuleType("__main__")
     exec(compile(program, "<string>", "exec"), main.__dict__)

@@ -38,6 +38,13 @@ class Forked(unittest.TestCase):
                 forked, own = self.both(source, {"MINE": "x"})
                 self.assertEqual(forked, own)
 
+    def test_a_line_of_the_log_does_not_tear_a_line_of_the_output(self):
+        source = "for stream, text in ((1, 'half '), (2, 'log\\n'), (1, 'and half\\r\\nlast')): os.write(stream, text.encode())"
+        for env in ({}, {"OMP_NUM_THREADS": "1"}):  # in a fork, and in an interpreter of its own
+            program = self.start(source, env)
+            self.assertEqual(program.wait(), 0, program.text())
+            self.assertEqual(sorted(program.lines), ["half and half", "last", "log"])
+
     def test_an_error_ends_it_with_a_traceback(self):
         forked = self.start("raise ValueError('wrong')")
         self.assertEqual(forked.wait(), 1)

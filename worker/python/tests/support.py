@@ -1,7 +1,10 @@
 """Shared parts of the tests: the build, servers for a test, and workers in processes of their own."""
+import codecs
 import contextlib
+import io
 import os
 import re
+import select
 import signal
 import subprocess
 import sys
@@ -30,8 +33,33 @@ if not Path(os.environ["SYNCLINE_LIBRARY"]).is_file():
     raise unittest.SkipTest(f"no {os.environ['SYNCLINE_LIBRARY']}; build the target syncline_c")
 
 
+def not_of_torch(test):
+    """Marks tests that differ from others only below torch, as by the wire between ranks. ctest runs them with one torch only.
+
+    All other tests of a suite that CMakeLists.txt lists for the newest torch run with both.
+    """
+    return unittest.skipIf(os.environ.get("SYNCLINE_TESTS_OF_NEWEST_TORCH"), "ctest runs this with the older torch")(test)
+
+
+class Lines:
+    """Cuts what a stream brings into lines."""
+
+    def __init__(self):
+        self._decoder = io.IncrementalNewlineDecoder(codecs.getincrementaldecoder("utf-8")("replace"), translate=True)
+        self._rest = ""
+
+    def take(self, data):
+        """Returns the lines that end with this data. With b"" the stream ends, and so does its last line."""
+        *lines, self._rest = (self._rest + self._decoder.decode(data, final=not data)).split("\n")
+        return lines if data or not self._rest else [*lines, self._rest]
+
+
 class Process:
-    """A child process. A thread collects the lines of its two output streams."""
+    """A child process. A thread collects the lines of its two output streams.
+
+    Each stream is a pipe of its own: print() writes a line and its end with two calls, and in a common pipe a line of the log could come
+    between them.
+    """
 
     def __init__(self, command, env=None):
         env = {**os.environ, "PYTHONPATH": str(PACKAGE), "PYTHONUNBUFFERED": "1", **(env or {})}
@@ -39,7 +67,7 @@ class Process:
         if len(command) == 3 and command[:2] == [sys.executable, "-c"] and nursery.can_start(command[2], env):
             self.process = nursery.Nursery.of_this_process().start(command[2], env)
         else:
-            self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, text=True,
+            self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL,
                                             env=env, start_new_session=True)
         self.lines = []
         self.changed = threading.Condition()
@@ -47,10 +75,18 @@ class Process:
         self.collector.start()
 
     def _collect(self):
-        with self.process.stdout as output:
-            for line in output:
+        with self.process.stdout as output, self.process.stderr as errors:
+            open_streams = {output: Lines(), errors: Lines()}
+            while open_streams:
+                ready, _, _ = select.select(list(open_streams), [], [])
+                lines = []
+                for stream in ready:
+                    data = os.read(stream.fileno(), 1 << 16)
+                    lines += open_streams[stream].take(data)
+                    if not data:
+                        del open_streams[stream]
                 with self.changed:
-                    self.lines.append(line.rstrip("\n"))
+                    self.lines += lines
                     self.changed.notify_all()
 
     def text(self):

@@ -35,11 +35,7 @@ def can_start(source, env):
 
 
 def import_torch():
-<<<<<<< HEAD
-    """Imports torch, and what torch 2 imports when a program first uses an optimizer or DDP: a thousand modules, 4 s of a core.
-=======
     """Imports torch, and what torch 2 imports when a program first uses an optimizer or DDP: 900 modules, 1.5 s of a core.
->>>>>>> w-b10
 
     Programs that are forked afterwards have both.
     """

@@ -298,15 +298,6 @@ CHECKS = [
          "if (!IsKnownKind(header.kind)) {", "if (false && !IsKnownKind(header.kind)) {"),
     ),
     *within(
-        "cli_test",
-        "AuditLog*:ServePlanTest*",
-        ("other users read the audit log", "cli/audit_log.cc",
-         "fchmod(file.get(), 0600) != 0) {", "fchmod(file.get(), 0644) != 0) {"),
-        ("the admin port is in plain text beyond loopback", "cli/serve_options.cc",
-         "if (plan.admin_seals || flags.tls.insecure) return absl::OkStatus();",
-         "if (plan.admin_seals || !flags.admin_plain) return absl::OkStatus();"),
-    ),
-    *within(
         "server_store_test",
         "SqliteStore*",
         ("other users read a coordinator's keys", "server/store/sqlite_store.cc",

@@ -91,30 +91,18 @@ void AddOptions(CLI::App& app, Options& options) {
   app.add_flag("--all", options.all_kinds,
                "each seed in all modes, with and without restarts");
   static const std::map<std::string, Fault> kFaults = {
-      {"early", Fault::kPublishesEarly},
-      {"unsynced-view", Fault::kPublishesUnsynced},
-      {"generation", Fault::kStaleJournal},
-      {"behind", Fault::kStepBehind},
-      {"goes-on", Fault::kGoesOnAlone},
-      {"whole-early", Fault::kWholeEarly},
-      {"lost", Fault::kLosesRecord},
-      {"stale", Fault::kStaleBackup},
-      {"half", Fault::kHalfBackup},
-      {"acks-on", Fault::kAcknowledgesOn},
-      {"feeds-one", Fault::kFeedsNewOnly},
-      {"dedupe", Fault::kCountsAgain},
-      {"fence", Fault::kNoFence},
-      {"term", Fault::kOldTerm},
-      {"ledger", Fault::kForgetsLedger},
-      {"unsynced", Fault::kGoesOnUnsynced},
-      {"prune", Fault::kPrunesEarly},
-      {"passes", Fault::kPassesOver},
-      {"staleness", Fault::kRunsAhead},
-      {"age", Fault::kWrongWeight},
-      {"deaf", Fault::kHearsNoLess},
-      {"push-twice", Fault::kPushesTwice},
-      {"view-twice", Fault::kViewsTwice},
-      {"late-drop", Fault::kDropsLate}};
+      {"early", Fault::kPublishesEarly},    {"unsynced-view", Fault::kPublishesUnsynced},
+      {"generation", Fault::kStaleJournal}, {"behind", Fault::kStepBehind},
+      {"goes-on", Fault::kGoesOnAlone},     {"whole-early", Fault::kWholeEarly},
+      {"lost", Fault::kLosesRecord},        {"stale", Fault::kStaleBackup},
+      {"half", Fault::kHalfBackup},         {"acks-on", Fault::kAcknowledgesOn},
+      {"feeds-one", Fault::kFeedsNewOnly},  {"dedupe", Fault::kCountsAgain},
+      {"fence", Fault::kNoFence},           {"term", Fault::kOldTerm},
+      {"ledger", Fault::kForgetsLedger},    {"unsynced", Fault::kGoesOnUnsynced},
+      {"prune", Fault::kPrunesEarly},       {"passes", Fault::kPassesOver},
+      {"staleness", Fault::kRunsAhead},     {"age", Fault::kWrongWeight},
+      {"deaf", Fault::kHearsNoLess},        {"push-twice", Fault::kPushesTwice},
+      {"view-twice", Fault::kViewsTwice},   {"late-drop", Fault::kDropsLate}};
   app.add_option("--plant", options.fault, "a fault, which is to be found")
       ->transform(CLI::CheckedTransformer(kFaults));
   static const std::map<std::string, CableFault> kCableFaults = {

@@ -148,7 +148,8 @@ void Run::StartWorker(uint32_t rank) {
           .leave_at = rank == kLeaver ? leave_at_ : std::nullopt,
           .skipping = skipping_,
           .rating = rating_,
-          .slowness = rank > 0 ? 1.0 : std::max(size_.slowness, SkipsVersions() ? 8.0 : 1),
+          .slowness =
+              rank > 0 ? 1.0 : std::max(size_.slowness, SkipsVersions() ? 8.0 : 1),
           .barrier_every = barrier_every_,
           .pulls = pulls_,
           .runs_ahead = fault_ == Fault::kRunsAhead ? 1u : 0u,

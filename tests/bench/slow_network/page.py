@@ -37,31 +37,32 @@ def middle(values):
     return None if None in values else statistics.median(values)
 
 
-def whole(run, results):
-    """Returns the run itself. For a probe it returns the run without a limit, which made the same steps to the end."""
-    if not run.get("is_probe"):
-        return run
-    return next(one for one in results if one["rate"] == "none" and (one["contender"], one["seed"]) == (run["contender"], run["seed"]))
+def whole(runs, results):
+    """Returns the runs that ended: these, or for probes those without a limit, which take the same steps, of all seeds."""
+    if not any(run.get("is_probe") for run in runs):
+        return runs
+    return [one for one in results if one["rate"] == "none" and one["contender"] == runs[0]["contender"]]
 
 
-def first_at(run, results, target):
-    """Returns when the run reached the target: (step, seconds), or None."""
-    first = reached(whole(run, results), target)
-    seconds_per_step = run["seconds"] / run["steps"]
-    return first and (first["step"], first["step"] * seconds_per_step if run.get("is_probe") else first["seconds"])
+def first_at(run, step_seconds, target):
+    """Returns when the run reached the target: (step, seconds), or None. Seconds are those of the steps, or what the run measured."""
+    first = reached(run, target)
+    return first and (first["step"], first["seconds"] if step_seconds is None else first["step"] * step_seconds)
 
 
 def summary(runs, results, target):
     """Returns medians over the seeds of one contender at one rate."""
-    firsts = [first_at(run, results, target) for run in runs]
+    ended = whole(runs, results)
+    step_seconds = middle(run["seconds"] / run["steps"] for run in runs)
+    firsts = [first_at(run, None if ended is runs else step_seconds, target) for run in ended]
     return {
-        "seeds": len(runs),
+        "seeds": len(ended),
         "steps": middle(first and first[0] for first in firsts),
         "seconds": middle(first and first[1] for first in firsts),
-        "mib": middle(first and first[0] * bytes_per_step(run) / MIB for first, run in zip(firsts, runs)),
-        "step_ms": middle(1000 * run["seconds"] / run["steps"] for run in runs),
-        "step_mib": middle(bytes_per_step(run) / MIB for run in runs),
-        "accuracy": statistics.mean(100 * whole(run, results)["accuracy"] for run in runs),
+        "mib": middle(first and first[0] * bytes_per_step(run) / MIB for first, run in zip(firsts, ended)),
+        "step_ms": 1000 * step_seconds,
+        "step_mib": middle(bytes_per_step(run) / MIB for run in ended),
+        "accuracy": statistics.mean(100 * run["accuracy"] for run in ended),
     }
 
 
@@ -134,7 +135,7 @@ def plot(results, names, options):
     _, axes = pyplot.subplots(1, len(rates), figsize=(5 * len(rates), 4), sharey=True, squeeze=False)
     for axis, rate in zip(axes[0], rates):
         for key, runs in by_contender(results, rate, names).items():
-            run, points = runs[0], whole(runs[0], results)["evaluations"]
+            run, points = runs[0], whole(runs, results)[0]["evaluations"]
             seconds = [p["step"] * run["seconds"] / run["steps"] if run.get("is_probe") else p["seconds"] for p in points]
             axis.plot(seconds, [100 * p["accuracy"] for p in points], label=names[key])
         axis.axhline(options.target, color="grey", linewidth=0.8, linestyle="--")
@@ -190,7 +191,7 @@ def section(results, names, options, version, image):
     probes = ""
     if options.probe_steps:
         flags.append(f"--probe-steps {options.probe_steps}")
-        probes = (f" Steps and accuracies are those of runs without a limit, which take the same steps; milliseconds and bytes of a step"
+        probes = (f" Steps, bytes and accuracies are those of runs without a limit, which take the same steps; milliseconds of a step are"
                   f" those of its first {options.probe_steps} steps at the rate.")
     return f"""{verdict(results, names, options.target)}
 

@@ -13,10 +13,7 @@ class NewcomersTest : public ::testing::Test {
  protected:
   // The next life of that name, attached now.
   JobServer Life(const std::string& name = "a") {
-    return {.server = ++lives_,
-            .name = name,
-            .shard_addresses = {},
-            .attached_at = now_};
+    return {.server = ++lives_, .name = name, .shard_addresses = {}, .attached_at = now_};
   }
   // Whether the server becomes steady after that time, and not before.
   bool IsSteadyAfter(const JobServer& server, absl::Duration time) {

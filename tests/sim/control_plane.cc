@@ -89,14 +89,14 @@ void ControlPlane::Send(ConnectionId connection, MemberBody body) {
                 });
 }
 
-void ControlPlane::End(ConnectionId connection, MemberBody said) {
+void ControlPlane::Break(ConnectionId connection) {
   lost_.erase(connection);
   const auto stream = streams_.find(connection);
   if (stream == streams_.end()) return;
   const absl::Duration delay = ArrivalAfter(stream->second.last_up);
   streams_.erase(stream);
-  events_.After(delay, [this, connection, said = std::move(said)] {
-    Apply(FromMember{connection, said});
+  events_.After(delay, [this, connection] {
+    Apply(FromMember{connection, Disconnected{}});
   });
 }
 

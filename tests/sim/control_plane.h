@@ -37,9 +37,7 @@ class ControlPlane {
   void Send(ConnectionId connection, MemberBody body);
   // Ends the stream of a member whose process is gone. It gets no more messages, and the
   // coordinator is told.
-  void Break(ConnectionId connection) { End(connection, Disconnected{}); }
-  // The same for a member that leaves in order.
-  void Leave(ConnectionId connection) { End(connection, syncline::Leave{}); }
+  void Break(ConnectionId connection);
 
   // Kills the coordinator after `outputs` more outputs, and starts the next one after
   // `downtime`. Does nothing if it is down, or a crash is already planned.
@@ -80,7 +78,6 @@ class ControlPlane {
   void WakeInTime();
   void Perform(const CoordinatorOutput& output);
   absl::Duration ArrivalAfter(absl::Duration& last);
-  void End(ConnectionId connection, MemberBody said);
   void Crash();
   void Restart();
 

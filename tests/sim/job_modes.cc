@@ -91,16 +91,6 @@ JobSpec FitToMode(std::string_view mode, std::mt19937_64& random, JobSpec job) {
   return MadeValid(std::move(job));
 }
 
-RunSize FitTo(Restarts restarts, std::mt19937_64& random, RunSize size) {
-  static constexpr std::array<double, 4> kSlownesses = {1, 4, 16, 64};
-  if (restarts != Restarts::kBackups) return size;
-  if (OneIn(random, 2)) {
-    size.engines.resize(std::max<size_t>(size.engines.size(), 3), 1);
-  }
-  size.slowness = kSlownesses[random() % kSlownesses.size()];
-  return size;
-}
-
 bool OutlivesAll(Restarts restarts) {
   return restarts == Restarts::kBackups || restarts == Restarts::kTogether;
 }

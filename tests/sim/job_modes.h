@@ -20,10 +20,6 @@ bool IsMode(std::string_view mode);
 // nothing is drawn. REQUIRES: IsMode(mode).
 RunSize FitToMode(std::string_view mode, Restarts restarts, RunSize size);
 JobSpec FitToMode(std::string_view mode, std::mt19937_64& random, JobSpec job);
-// With backups there are often three servers, so that one may serve two shares while a
-// third one holds their backups. The first worker is often so slow that hosts which come
-// late find the job.
-RunSize FitTo(Restarts restarts, std::mt19937_64& random, RunSize size);
 
 bool ServersDie(Restarts restarts);
 // Whether the job must survive all crashes of the run.

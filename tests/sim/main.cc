@@ -98,7 +98,6 @@ void AddOptions(CLI::App& app, Options& options) {
       {"stale", Fault::kStaleBackup},
       {"half", Fault::kHalfBackup},
       {"acks-on", Fault::kAcknowledgesOn},
-      {"feeds-one", Fault::kFeedsNewOnly},
       {"dedupe", Fault::kCountsAgain},
       {"fence", Fault::kNoFence},
       {"term", Fault::kOldTerm},

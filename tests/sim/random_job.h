@@ -16,12 +16,11 @@ using Random = std::mt19937_64;
 double Between(Random& random, double low, double high);
 bool OneIn(Random& random, int n);
 
-// The number of workers, servers and steps of a run, and its pace.
+// The number of workers, servers and steps of a run.
 struct RunSize {
   uint32_t workers = 3;
   std::vector<uint32_t> engines = {1, 1};  // number of engines of each server
   uint64_t steps = 8;
-  double slowness = 1;  // of the first worker
 };
 // Returns a random size. Most runs are short, so that many fit into the time. Some have
 // more than 64 steps, to include what happens every 64 steps.

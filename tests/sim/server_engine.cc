@@ -196,9 +196,8 @@ void ServerEngine::Keep(std::shared_ptr<const ShardRecord> record) {
   const RecordSinks::Takers takers = sinks_.Take(*record);
   for (size_t slot = 0; slot < RecordSenders::kSlots; ++slot) {
     if (!takers.backups[slot]) continue;
-    const bool is_left_out = older_slot_ == slot && senders_.at(1 - slot) != nullptr;
-    if (!is_left_out) senders_.at(slot)->Take(*record);
-    if (parts_.fault != Fault::kPublishesEarly && !is_left_out) continue;
+    senders_.at(slot)->Take(*record);
+    if (parts_.fault != Fault::kPublishesEarly) continue;
     After(absl::ZeroDuration(), [this, slot] {
       sinks_.Durable(RecordSinks::BackupSink(slot), ~uint64_t{0});
       Tell();

@@ -217,8 +217,7 @@ class ServerEngine : private Receiver {
   ShardDisk* disk_;
   ShardDisk* next_disk_ = nullptr;  // where the journal is started again
   RecordSinks sinks_;
-  RecordSenders senders_;             // to its backups; empty: it has none
-  std::optional<size_t> older_slot_;  // planted fault: the sender that is left out
+  RecordSenders senders_;  // to its backups; empty: it has none
   // The last pass for a backup began the disk's records, too (without a journal).
   bool begins_disk_ = false;
   // A stand-in that holds a backup: the pair, its received records, and the way back.

@@ -34,7 +34,6 @@ void ServerEngine::SendRecords(const std::string& address, const BackupAt& at) {
                               NameOfRecords(at.job, at.pair.sender, at.pair.session_key),
                               transport_->address());
   if (!at.with_state) return;
-  if (parts_.fault == Fault::kFeedsNewOnly) older_slot_ = 1 - *slot;
   sinks_.Want(RecordSinks::BackupPass(*slot));
   BeginPass();
 }

@@ -4,7 +4,6 @@
 #include <cmath>
 #include <optional>
 #include <random>
-#include <ranges>
 #include <string>
 #include <utility>
 
@@ -72,8 +71,6 @@ ServerProcess::Parts ServerHosts::PartsOf(Disk& disk, int host, uint32_t engines
                 parts_.reference.RolledBack(block, version, parts_.held(block));
               },
           .on_hold = [this, host](const HoldBackup& hold) { StartStandIn(hold, host); },
-          .on_copies = [this](uint32_t server) { DisturbCopy(server); },
-          .on_drained = [this, host] { LeaveIfSafe(host); },
           .fault = parts_.fault};
 }
 
@@ -109,44 +106,19 @@ void ServerHosts::StartSpare() {
       PartsOf(*memories_.back(), host, engines), absl::StrCat("spare", host));
 }
 
-// Some come when all backups have been made again elsewhere. A share then moves there only
-// after a copy was made beside its backup.
-void ServerHosts::StartSpareLater() {
-  const int limit = OneIn(parts_.random, 2) ? 1000 : 8000;
-  parts_.events.After(absl::Milliseconds(Between(parts_.random, 1, limit)),
-                      [this] { StartSpare(); });
-}
-
-ServerProcess* ServerHosts::FeederOf(size_t place, const Placed& stand_in) const {
-  if (at(place)->Is(stand_in.server)) return at(place);
-  for (const Placed& one : stand_ins_[place]) {
-    if (one.process->Is(stand_in.server)) return one.process.get();
-  }
-  return nullptr;
-}
-
-std::optional<size_t> ServerHosts::PlaceOf(uint32_t server) const {
-  for (size_t place = 0; place < places(); ++place) {
-    const auto is_it = [server](const Placed& one) { return one.process->Is(server); };
-    const bool serves = at(place) != nullptr && at(place)->Is(server);
-    if (serves || std::ranges::any_of(stand_ins_[place], is_it)) return place;
-  }
-  return std::nullopt;
-}
-
 void ServerHosts::StartStandIn(const HoldBackup& hold, int host) {
   SettleMoves();
-  const std::optional<size_t> found = PlaceOf(hold.server);
-  if (!found || at(*found) == nullptr) return;  // the server died meanwhile
-  const size_t place = *found;
+  size_t place = 0;
+  while (place < places() && (at(place) == nullptr || !at(place)->Is(hold.server))) {
+    ++place;
+  }
+  if (place == places()) return;  // the server died meanwhile
   memories_.push_back(std::make_unique<Disk>());
   ServerProcess::Parts parts = PartsOf(*memories_.back(), host, hold.engines);
   parts.stand_in = {hold.job, hold.server, hold.order};
   parts.on_takes_over = [=, this, order = hold.order] { DisturbHandOver(place, order); };
   parts.on_takes_place = [=, this, order = hold.order] { TakePlace(place, order); };
-  // Without their first backups jobs do not begin.
-  parts.lacks_memory = HasStepped() && OneIn(parts_.random, 8);
-  BuryStandIns(place);
+  BuryStandIns(place, hold.server);
   Placed& stand_in = stand_ins_[place].emplace_back();
   stand_in = {.process = std::make_unique<ServerProcess>(
                   std::move(parts), absl::StrCat("stand_in", hold.order)),
@@ -155,19 +127,17 @@ void ServerHosts::StartStandIn(const HoldBackup& hold, int host) {
               .order = hold.order};
   if (!OneIn(parts_.random, 2)) return;
   const double bytes_per_second = 125e3 * std::pow(10, Between(parts_.random, 0, 3));
-  const ServerProcess* const feeder = FeederOf(place, stand_in);
-  if (feeder == nullptr) return;
-  ForEachCable(*feeder, *stand_in.process, [&](const auto& from, const auto& to) {
+  ForEachCable(*at(place), *stand_in.process, [&](const auto& from, const auto& to) {
     parts_.network.SetRate(from, to, bytes_per_second);
   });
 }
 
-void ServerHosts::BuryStandIns(size_t place) {
+void ServerHosts::BuryStandIns(size_t place, uint32_t server) {
   const Placed* const present = BackupOf(place);
   const bool is_known = parts_.control.IsUp();
   for (Placed& one : stand_ins_[place]) {
     const bool is_old = is_known && present != nullptr && &one != present;
-    if (!at(place)->Is(one.server) || is_old) Bury(one.process);
+    if (one.server != server || is_old) Bury(one.process);
   }
   std::erase_if(stand_ins_[place],
                 [](const auto& one) { return one.process == nullptr; });
@@ -198,6 +168,21 @@ void ServerHosts::SettleMoves() {
   }
 }
 
+void ServerHosts::DisturbHandOver(size_t place, uint32_t order) {
+  const auto taker = std::ranges::find(stand_ins_[place], order, &Placed::order);
+  if (taker == stand_ins_[place].end() || OneIn(parts_.random, 3)) return;
+  const auto how = parts_.random() % 4;
+  const int host = how == 0 ? servers_[place].host : taker->host;
+  const auto outputs = std::uniform_int_distribution<int>(0, 12)(parts_.random);
+  const auto downtime = absl::Milliseconds(Between(parts_.random, 1, 2000));
+  parts_.events.After(absl::Milliseconds(Between(parts_.random, 0, 12)), [=, this] {
+    if (how <= 1) return KillHost(host);
+    if (how == 2) return LoseBackup(place);
+    const bool may_crash = parts_.control.IsUp() && IsEveryPlaceServed();
+    if (may_crash) parts_.control.CrashAfter(outputs, downtime);
+  });
+}
+
 const ServerProcess& ServerHosts::OwnerOf(uint32_t block) const {
   size_t place = 0;
   while (!at(place)->Owns(block)) ++place;
@@ -218,9 +203,9 @@ bool ServerHosts::HasStepped() const {
   return false;
 }
 
-void ServerHosts::Bury(std::unique_ptr<ServerProcess>& process, Ends how) {
+void ServerHosts::Bury(std::unique_ptr<ServerProcess>& process) {
   if (process == nullptr) return;
-  how == Ends::kDies ? process->Kill() : process->Leave();
+  process->Kill();
   dead_.push_back(std::move(process));
 }
 
@@ -288,8 +273,7 @@ const ServerHosts::Placed* ServerHosts::BackupOf(size_t place) const {
     for (const BackupView& backup : job.backups) {
       const bool is_it = at(place)->Is(backup.server) && backup.lost.empty();
       if (!is_it || job.phase == JobPhase::kWaiting) continue;
-      // The newest first: one that could not hold it may still be there.
-      for (const Placed& one : std::views::reverse(stand_ins_[place])) {
+      for (const Placed& one : stand_ins_[place]) {
         const bool holds =
             one.server == backup.server &&
             backup.holder.ends_with(absl::StrCat("(", NameOf(one.host), ")"));
@@ -315,23 +299,14 @@ bool ServerHosts::MayDie(int host) const {
   return HasStepped();
 }
 
-bool ServerHosts::IsUp(int host) const {
-  const auto is_there = [host](const Placed& one) {
-    return one.host == host && one.process != nullptr;
-  };
-  return spares_.contains(host) || std::ranges::any_of(servers_, is_there) ||
-         std::ranges::any_of(former_, is_there);
-}
-
-void ServerHosts::EndHost(int host, Ends how) {
+void ServerHosts::KillHost(int host) {
   SettleMoves();
-  if (!IsUp(host) || !MayDie(host)) return;
+  if (!MayDie(host)) return;
   ++crashes_;
-  draining_.erase(host);
-  if (spares_.contains(host)) Bury(spares_[host], how);
+  if (spares_.contains(host)) Bury(spares_[host]);
   spares_.erase(host);
   for (Placed& former : former_) {
-    if (former.host == host) Bury(former.process, how);
+    if (former.host == host) Bury(former.process);
   }
   for (size_t place = 0; place < places(); ++place) {
     Placed& server = servers_[place];
@@ -343,22 +318,45 @@ void ServerHosts::EndHost(int host, Ends how) {
             *server.process, *stand_in.process,
             [&](const auto& from, const auto& to) { parts_.network.Break(from, to); });
       }
-      Bury(server.process, how);
+      Bury(server.process);
       server = std::move(stand_in);
     }
     for (Placed& one : stand_ins_[place]) {
-      if (one.host == host) Bury(one.process, how);
+      if (one.host == host) Bury(one.process);
     }
     std::erase_if(stand_ins_[place],
                   [](const auto& one) { return one.process == nullptr; });
   }
   parts_.on_new_process();
-  StartSpareLater();
-  // A coordinator that was restarted has all backups made again, on the emptiest hosts.
-  if (OneIn(parts_.random, 4)) {
+  parts_.events.After(absl::Milliseconds(Between(parts_.random, 1, 1000)),
+                      [this] { StartSpare(); });
+  if (OneIn(parts_.random, 2)) {
     const auto outputs = std::uniform_int_distribution<int>(0, 12)(parts_.random);
     CrashCoordinatorOnceReplaced(outputs);
   }
+}
+
+bool ServerHosts::IsEveryPlaceServed() const {
+  for (const JobView& job : parts_.control.View().jobs) {
+    size_t served = 0;
+    for (const BackupView& backup : job.backups) {
+      served += static_cast<size_t>(std::ranges::count_if(
+          servers_, [&](const Placed& one) { return one.process->Is(backup.server); }));
+    }
+    if (served == places() && job.phase != JobPhase::kWaiting) return true;
+  }
+  return false;
+}
+
+// Crashes the coordinator once every place is served. Earlier, a second death would be
+// one too many.
+void ServerHosts::CrashCoordinatorOnceReplaced(int outputs) {
+  if (IsEveryPlaceServed()) {
+    return parts_.control.CrashAfter(outputs,
+                                     absl::Milliseconds(Between(parts_.random, 1, 2000)));
+  }
+  parts_.events.After(absl::Milliseconds(1),
+                      [this, outputs] { CrashCoordinatorOnceReplaced(outputs); });
 }
 
 void ServerHosts::LoseBackup(size_t place) {
@@ -376,12 +374,61 @@ void ServerHosts::LoseBackup(size_t place) {
   Placed& stand_in = stand_ins[parts_.random() % stand_ins.size()];
   stand_in.has_lost_cable = true;
   const bool both_ways = OneIn(parts_.random, 2);
-  const ServerProcess* const feeder = FeederOf(place, stand_in);
-  if (feeder == nullptr) return;
-  ForEachCable(*feeder, *stand_in.process, [&](const auto& from, const auto& to) {
+  ForEachCable(*at(place), *stand_in.process, [&](const auto& from, const auto& to) {
     parts_.network.Break(from, to);
     if (both_ways) parts_.network.Break(to, from);
   });
+}
+
+void ServerHosts::PlanBackups() {
+  Random& random = parts_.random;
+  const size_t dies = random() % places();
+  for (int tries = 0; tries < 8 && parts_.fault == Fault::kStaleBackup; ++tries) {
+    parts_.events.After(absl::Milliseconds(Between(random, 20, 600)),
+                        [=, this] { LoseBackup(dies); });
+  }
+  if (parts_.fault == Fault::kStaleBackup) return;
+  for (uint64_t losses = random() % 3; losses > 0; --losses) {
+    const size_t loses = random() % places();
+    parts_.progress.Somewhere(absl::Milliseconds(300 << (random() % 5)),
+                              [=, this] { LoseBackup(loses); });
+  }
+  // Spare hosts join before any server has died.
+  for (uint64_t joins = random() % 3; joins > 0; --joins) {
+    parts_.progress.Somewhere(absl::Milliseconds(300 << (random() % 4)), [this] {
+      if (HasStepped()) StartSpare();
+    });
+  }
+  // A half backup exists for a short time only, so that fault needs many tries.
+  const int all = parts_.fault == Fault::kHalfBackup ? 500 : 24;
+  for (int tries = 0; tries < all; ++tries) {
+    const size_t which = OneIn(random, 2) ? dies : random() % places();
+    parts_.progress.Somewhere(absl::Milliseconds(400 << (random() % 5)),
+                              [=, this] { KillHostOf(which); });
+  }
+}
+
+// Plans that one server dies or all at once, some of them several times.
+void ServerHosts::PlanCrashes(Restarts restarts) {
+  if (lasting_ != nullptr) return lasting_->PlanCrashes();
+  if (restarts == Restarts::kBackups) return PlanBackups();
+  may_crash_ = true;
+  Random& random = parts_.random;
+  for (uint64_t failures = random() % 3; failures > 0; --failures) {
+    const size_t which = random() % places();
+    parts_.progress.Somewhere(absl::Milliseconds(400 << (random() % 4)),
+                              [=, this] { FailDisk(which); });
+  }
+  for (uint64_t crashes = 1 + random() % 4; crashes > 0; --crashes) {
+    const auto early = absl::Milliseconds(400 << (random() % 4));
+    const bool all = OneIn(random, 4);
+    const size_t which = random() % places();
+    parts_.progress.Somewhere(early, [=, this] {
+      for (size_t i = 0; i < places(); ++i) {
+        if (all || i == which) Kill(i);
+      }
+    });
+  }
 }
 
 }  // namespace syncline::sim

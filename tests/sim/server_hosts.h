@@ -1,6 +1,6 @@
 // The servers of a run: their hosts, processes and disks, and the backups that they hold
-// of each other. If a host dies or leaves, its server and the stand-ins on it end, too,
-// and a spare host replaces it, at once or much later.
+// of each other. If a host dies, its server and the stand-ins on it die, too, and a spare
+// host replaces it.
 //
 // Thread safety: none.
 #pragma once
@@ -10,8 +10,6 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <optional>
-#include <set>
 #include <string>
 #include <vector>
 
@@ -78,22 +76,13 @@ class ServerHosts {
   ServerProcess::Parts PartsOf(Disk& disk, int host, uint32_t engines);
   void Start(size_t which);
   void StartSpare();
-  void StartSpareLater();
   void StartStandIn(const HoldBackup& hold, int host);
-  // The process that sends the records of this stand-in: the server of the place, or the
-  // stand-in that is to take the place. Null: it is gone.
-  ServerProcess* FeederOf(size_t place, const Placed& stand_in) const;
-  // The place that this server serves, or of which it has a backup.
-  std::optional<size_t> PlaceOf(uint32_t server) const;
   // Gives the place to the stand-in that this order started, unless it has it already.
   void TakePlace(size_t place, uint32_t order);
   // Applies the moves that the coordinator has made by now.
   void SettleMoves();
   // Buries stand-ins of earlier servers and jobs, and those that were given up.
-  void BuryStandIns(size_t place);
-  // Disturbs a copy that is made beside the backup: a process dies, or a connection
-  // breaks.
-  void DisturbCopy(uint32_t server);
+  void BuryStandIns(size_t place, uint32_t server);
   // Disturbs a takeover: a process dies or a connection breaks.
   void DisturbHandOver(size_t place, uint32_t order);
   bool HasStepped() const;
@@ -113,26 +102,14 @@ class ServerHosts {
   Placed* BackupOf(size_t place);
   std::string NameOf(int host) const;
   bool MayDie(int host) const;
-  enum class Ends { kDies, kLeaves };
-  // Ends a host and everything on it for good. Backups take over.
-  void EndHost(int host, Ends how);
-  void KillHost(int host) { EndHost(host, Ends::kDies); }
+  // Kills a host and everything on it for good. Backups take over.
+  void KillHost(int host);
   void KillHostOf(size_t place) { KillHost(servers_[place].host); }
-  bool IsUp(int host) const;
-  // The host's own server, without the stand-ins on it. Null: it is down.
-  ServerProcess* ServerOn(int host) const;
-  // Tells a host that it is to end. It leaves once the coordinator lets it go.
-  void DrainHost(int host);
-  void LeaveIfSafe(int host);
-  // One of all that there ever were.
-  int AnyHost(uint64_t random) const {
-    return static_cast<int>(random % static_cast<uint64_t>(hosts_));
-  }
   // Breaks the connections to the place's backup, in one direction or in both.
   void LoseBackup(size_t place);
   bool IsEveryPlaceServed() const;
   void CrashCoordinatorOnceReplaced(int outputs);
-  void Bury(std::unique_ptr<ServerProcess>& process, Ends how = Ends::kDies);
+  void Bury(std::unique_ptr<ServerProcess>& process);
 
   Parts parts_;
   std::unique_ptr<LastingHosts> lasting_;  // set: replaces what follows
@@ -142,7 +119,6 @@ class ServerHosts {
   std::vector<std::vector<Placed>> stand_ins_;
   std::map<int, std::unique_ptr<ServerProcess>> spares_;  // by host
   std::vector<Placed> former_;                            // they gave up their places
-  std::set<int> draining_;                                // hosts that are to end
   std::vector<std::unique_ptr<Disk>> memories_;           // of stand-ins and spares
   int hosts_ = 0;
   bool may_crash_ = false;  // servers with journals may die while they write

@@ -89,26 +89,6 @@ void ServerProcess::Kill() {
   for (const auto& engine : engines_) engine->Kill();
 }
 
-void ServerProcess::Drain(size_t stand_ins) {
-  if (is_draining_) return;
-  is_draining_ = true;
-  Tell(machine_.Report(DrainAsked{stand_ins}));
-  EndIfDrained();
-}
-
-// Posted, because it ends this process.
-void ServerProcess::EndIfDrained() {
-  if (!is_draining_ || !machine_.has_drained()) return;
-  is_draining_ = false;
-  After(absl::ZeroDuration(), parts_.on_drained);
-}
-
-void ServerProcess::Leave() {
-  *alive_ = false;
-  parts_.control.Leave(connection_);
-  for (const auto& engine : engines_) engine->Kill();
-}
-
 void ServerProcess::EndJournal() {
   if (!configured_ || !without_journal_.empty()) return;
   without_journal_ = AllEngines();
@@ -217,7 +197,6 @@ void ServerProcess::OnControl(const CoordinatorBody& body) {
   }
   TakePlaceIfTold(body);
   PerformAll(machine_.Apply(body));
-  EndIfDrained();
 }
 
 // Only the server that has the place is told of steps to come.
@@ -271,7 +250,6 @@ void ServerProcess::Configure(uint64_t order, const ConfigureJob& configure) {
 // Returns the lowest version of its trained blocks.
 absl::StatusOr<uint64_t> ServerProcess::Build(const ConfigureJob& configure) {
   const JobSpec& spec = configure.declared->spec;
-  if (parts_.lacks_memory) return absl::ResourceExhaustedError("no memory");
   if (parts_.host_disk != nullptr && !configure.backup) {
     SYNCLINE_RETURN_IF_ERROR(OpenJournal(configure));
   } else if (configure.restore_run.empty()) {
@@ -350,7 +328,6 @@ void ServerProcess::Perform(const SendRecords& records) {
   for (size_t i = 0; i < engines_.size(); ++i) {
     engines_[i]->SendRecords(records.at.addresses[i], records.at);
   }
-  if (records.at.with_state) parts_.on_copies(machine_.identity()->server);
 }
 
 void ServerProcess::Perform(const StopRecords& records) {

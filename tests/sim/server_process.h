@@ -62,10 +62,6 @@ class ServerProcess {
                                                                            uint64_t) {};
     // The server must start a stand-in.
     std::function<void(const HoldBackup&)> on_hold = [](const HoldBackup&) {};
-    // The server begins to give a new backup its state.
-    std::function<void(uint32_t server)> on_copies = [](uint32_t) {};
-    // A server that was told to end may do so.
-    std::function<void()> on_drained = [] {};
     // A stand-in is told to take over, and later that it has the place.
     std::function<void()> on_takes_over = [] {};
     std::function<void()> on_takes_place = [] {};
@@ -74,7 +70,6 @@ class ServerProcess {
     std::function<void(uint64_t version)> on_pruned = [](uint64_t) {};
     std::function<void()> on_lost_sync = [] {};         // the server must be killed
     std::optional<StandInFor> stand_in = std::nullopt;  // set: it is a stand-in
-    bool lacks_memory = false;                          // for any job
     Fault fault = Fault::kNone;
     HostDisk* host_disk = nullptr;  // the disk of journals beside backups
     std::string job = {};           // the job of these journals
@@ -85,10 +80,6 @@ class ServerProcess {
   // Kills the process, like kill -9 or a power failure: a random part of the unsynced
   // records survives.
   void Kill();
-  // The process is to end: it asks the coordinator, and calls on_drained once it may.
-  void Drain(size_t stand_ins);
-  // Ends it in order.
-  void Leave();
 
   bool Owns(uint32_t block) const { return EngineOf(block) != nullptr; }
   bool Is(uint32_t server) const {
@@ -171,7 +162,6 @@ class ServerProcess {
   bool HasRun() const { return !parts_.disk.job.empty() || parts_.host_disk != nullptr; }
 
   void TakePlaceIfTold(const CoordinatorBody& body);
-  void EndIfDrained();
 
   ServerEngine* EngineOf(uint32_t block) const;
 
@@ -187,7 +177,6 @@ class ServerProcess {
   bool takes_records_ = false;           // a stand-in that holds a backup
   bool takes_over_ = false;              // and has not heard yet that it has the place
   bool has_given_up_ = false;
-  bool is_draining_ = false;            // on_drained is to be called
   std::set<uint32_t> without_journal_;  // engines whose journals are not complete
   uint32_t first_shard_ = 0;
   std::shared_ptr<JournalDisk> journal_;            // the present one of the place

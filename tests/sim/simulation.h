@@ -42,7 +42,6 @@ enum class Fault {
   kLosesRecord,        // a backup acknowledges a record that it does not keep
   kStaleBackup,        // a server goes on without its backup, which later takes over
   kHalfBackup,         // a backup counts before it has everything
-  kFeedsNewOnly,      // while a server makes a copy beside its backup, it feeds the copy only
   kAcknowledgesOn,  // a backup that takes over still acknowledges a live server's records
 
   // A repeated push that was counted already counts again in the step under way.

@@ -246,7 +246,6 @@ class Job {
   HoldBackup NextOrder(size_t place);
   void AskForBackup(size_t place, const JobServer& holder);
   bool HasBackup(size_t place) const;
-  const JobServer& FeederOf(size_t place) const;
   bool SeeksBackup(size_t place) const;
   void SeekBackup(size_t place, std::vector<JobServer>& holders, absl::Duration now);
   CopyNeed CopyOf(size_t place) const;
@@ -264,15 +263,8 @@ class Job {
   uint32_t TellToTakeOver(size_t place);
   std::optional<ShareMove> FindMove(const std::vector<JobServer>& connected,
                                     absl::Duration now) const;
-  void PrepareHandOver(size_t place, std::vector<JobServer> connected,
-                       absl::Duration now);
   void HandOver(size_t place, absl::Duration now);
-  void OnTakenOver(uint64_t step);
-  // Whether this makes the backup complete that the hand-over waits for.
-  bool FillsSuccessors(uint32_t server, const BackedUp& backed_up) const;
-  void FinishHandOver();
-  // Gives up the backup that is to be fed by the place's successor.
-  void DropSuccessors(size_t place, const std::string& why);
+  void FinishHandOver(uint64_t step);
   bool IsHandedOver(size_t place) const {
     return hand_over_ && hand_over_->place == place;
   }
@@ -434,13 +426,11 @@ class Job {
   PlaceBackups backups_{options_};
   PlaceJournals journals_{spec_};
   MissingServers missing_{options_};
-  // A stand-in was told to take over from a server that lives.
+  // A stand-in was told to take over from a server that lives, and has not answered.
   struct HandOverUnderWay {
     size_t place = 0;
     uint32_t generation = 0;
     absl::Duration since = {};
-    // Of the stand-in, once it has replayed its records. It now feeds its own backup.
-    std::optional<uint64_t> step = {};
   };
   std::optional<HandOverUnderWay> hand_over_;
   std::vector<JobServer> former_;     // which gave places up, and have not heard of it

@@ -6,10 +6,8 @@
 // A lost backup is stored as lost before its server hears that it may continue without
 // it. From then on it cannot take over any more. A new backup is made on a server that
 // has room. It counts once it has the whole state of the server's shards. If it is made
-// while another one is there, the server sends its records to both until then. Before a
-// share moves, the new one may be the successor's (job_moves.cc): the stand-in that is to
-// take the place feeds it, once it has played its records. A coordinator that was
-// restarted treats all backups as lost.
+// while another one is there, the server sends its records to both until then. A
+// coordinator that was restarted treats all backups as lost.
 #include <algorithm>
 #include <utility>
 
@@ -19,15 +17,9 @@
 namespace syncline {
 // ---- Stand-ins ----
 
-// Returns the server whose records the latest backup of the place gets.
-const JobServer& Job::FeederOf(size_t place) const {
-  const bool is_served = backups_.empty() || !backups_[place].IsForSuccessor();
-  return is_served ? places_[place] : *backups_[place].present.stand_in;
-}
-
 // Returns a new order to start a stand-in for the place.
 HoldBackup Job::NextOrder(size_t place) {
-  const JobServer& server = FeederOf(place);
+  const JobServer& server = places_[place];
   return {.job = id_,
           .server = server.server,
           .engines = static_cast<uint32_t>(server.shard_addresses.size()),
@@ -60,7 +52,7 @@ void Job::OnStandIn(JobServer stand_in, const ServerHello& hello) {
     return Restore(*place, stand_in);
   }
   const size_t place = backups_.OrderedBy(hello.stand_in->order).value();
-  const JobServer& server = FeederOf(place);
+  const JobServer& server = places_[place];
   const bool fits = stand_in.shard_addresses.size() == server.shard_addresses.size();
   const uint32_t number = stand_in.server;
   backups_.Come(place, std::move(stand_in),
@@ -91,8 +83,7 @@ void Job::OnStandInConfigured(size_t place) {
   Log(absl::StrCat(NameOf(backup.latest().holder),
                    backup.is_being_made ? " is given a new backup of server "
                                         : " holds the backup of server ",
-                   FeederOf(place).server));
-  if (backup.IsForSuccessor()) return;  // fed once the successor has its shards
+                   places_[place].server));
   if (backup.is_being_made) return ConnectBackup(place);
   MaybeRun();
 }
@@ -100,8 +91,7 @@ void Job::OnStandInConfigured(size_t place) {
 // Called once the server has its shards: it then sends their records to the backup.
 void Job::ConnectBackup(size_t place) {
   const HeldBackup& backup = backups_[place].latest();
-  backups_.SetFed(place);
-  outbox_.Send(FeederOf(place).connection,
+  outbox_.Send(places_[place].connection,
                BackupAt{.job = id_,
                         .addresses = backup.stand_in->shard_addresses,
                         .pair = backup.pair,
@@ -129,15 +119,7 @@ void Job::DropStandIns(const std::string& reason) {
 
 void Job::OnBackupLost(uint32_t server, const BackupLost& lost) {
   const std::string& reason = lost.reason;
-  if (const auto held = backups_.HeldBy(server)) {
-    if (lost.session_key == 0) return LoseBackupOf(server, reason);
-    // A successor means the backup that it feeds.
-    const PlaceBackup& backup = backups_[*held];
-    const bool feeds_it = backup.IsForSuccessor() && backup.next.is_fed &&
-                          lost.session_key == backup.next.pair.session_key;
-    if (feeds_it) GiveUpNewBackup(*held, reason);
-    return;
-  }
+  if (backups_.HeldBy(server)) return LoseBackupOf(server, reason);
   const std::optional<size_t> place = places_.Of(server);
   if (!place || backups_.empty()) return;
   // The stand-in has closed the connection itself, and may have every step that anybody
@@ -171,7 +153,6 @@ void Job::LoseBackup(size_t place, const std::string& why) {
   Say({.kind = EventKind::kBackup,
        .what = absl::StrCat("the backup of ", NameOf(server), " is lost: ", why)});
   Store();
-  if (backups_[place].IsForSuccessor()) DropSuccessors(place, "the move is given up");
   DropStandIn(backups_.TakeStandIn(place), "the backup is lost");
   if (!IsHere(place) && CanWaitFor(place)) return GoBackToJournal(place, why);
   if (!IsHere(place)) {
@@ -202,17 +183,15 @@ uint32_t Job::TellToTakeOver(size_t place) {
 }
 
 void Job::Promote(size_t place) {
-  if (!backups_[place].IsForSuccessor() && backups_.GiveUp(place)) {
+  if (backups_.GiveUp(place)) {
     DropStandIn(backups_.TakeNext(place), "its server died before it was complete");
   }
   const JobServer& stand_in = *backups_[place].present.stand_in;
-  // If the server died during a hand-over, the stand-in was told to take over already,
-  // and may have done so.
-  const auto under_way = IsHandedOver(place) ? std::exchange(hand_over_, std::nullopt)
-                                             : std::optional<HandOverUnderWay>();
-  const uint32_t generation = under_way ? under_way->generation : TellToTakeOver(place);
+  // If the server died during a hand-over, the stand-in was told to take over already.
+  const uint32_t generation = IsHandedOver(place)
+                                  ? std::exchange(hand_over_, std::nullopt)->generation
+                                  : TellToTakeOver(place);
   missing_.Promote(place, stand_in, generation);
-  if (under_way) missing_.NoteStep(place, under_way->step);
   const std::string what = absl::StrCat(
       NameOf(places_[place]), " died, and its backup takes over: ", stand_in.name);
   Report(EventKind::kServer, what, LogReason::Level::kWarning);
@@ -257,9 +236,6 @@ void Job::MoveBackups(const LeavingHosts& leaving, std::vector<JobServer> stayin
       LoseBackup(place, "its server and the server that holds it are being drained");
       continue;
     }
-    if (backups_[place].IsForSuccessor()) {
-      DropSuccessors(place, "the place does not move there");
-    }
     if (!backups_[place].is_being_made && !saves_last_) SeekBackup(place, staying, now);
   }
 }
@@ -283,8 +259,7 @@ bool Job::KeepsCopy(size_t place, std::vector<JobServer>& others) const {
     return std::ranges::count(others, held.holder.name, &JobServer::name) > 0;
   };
   if (HasBackup(place) && is_other(backup.present)) return true;
-  const bool gets_one = backup.is_being_made && !backup.IsForSuccessor();
-  if (gets_one && is_other(backup.next)) return true;
+  if (backup.is_being_made && is_other(backup.next)) return true;
   const auto found = std::ranges::find_if(
       others, [&](const JobServer& one) { return MayHold(one, CopyOf(place)); });
   if (found == others.end()) return false;
@@ -329,22 +304,18 @@ void Job::SeekBackup(size_t place, std::vector<JobServer>& holders, absl::Durati
 }
 
 void Job::GiveUpNewBackup(size_t place, const std::string& why) {
-  const JobServer feeder = FeederOf(place);
   if (!backups_.GiveUpFailed(place)) return;
   const std::string what =
-      absl::StrCat("the new backup of ", NameOf(feeder), " is lost: ", why);
+      absl::StrCat("the new backup of ", NameOf(places_[place]), " is lost: ", why);
   Report(EventKind::kBackup, what, LogReason::Level::kWarning);
   const HeldBackup& next = backups_[place].next;
-  if (next.is_fed) {
-    outbox_.Send(feeder.connection, BackupGone{id_, why, next.pair.session_key});
+  if (next.is_ready) {
+    outbox_.Send(places_[place].connection, BackupGone{id_, why, next.pair.session_key});
   }
   DropStandIn(backups_.TakeNext(place), "the backup is lost");
-  // The hand-over waits for nothing any more.
-  if (IsHandedOver(place) && hand_over_->step) FinishHandOver();
 }
 
 void Job::OnBackedUp(uint32_t server, const BackedUp& backed_up) {
-  if (FillsSuccessors(server, backed_up)) FinishHandOver();
   const std::optional<size_t> place = places_.Of(server);
   if (!place || backups_.empty()) return;
   const bool replaces = backups_[*place].IsThere();

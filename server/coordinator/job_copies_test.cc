@@ -84,13 +84,9 @@ TEST_F(JobOfThree, ItIsMadeAnewWithTheServerThatCameOnceThatIsSteady) {
   EXPECT_EQ(Last<BackupGone>(3)->session_key, KeyOf(9));
   EXPECT_EQ(Count<DropJob>(9), 1u);
   PassTimeBeating(absl::Seconds(1), alive_);
-  // The one with fewer bytes is to hold the backup for after the move.
-  SuccessorsComes(15, 7);
-  alive_.push_back(15);
-  PassTimeBeating(absl::Seconds(1), alive_);
   EXPECT_EQ(Count<TakeOver>(5), 1u);
   servers_answer_ = true;
-  TakesOver(5);
+  Say(5, JobConfigured{id_, 0});
   EXPECT_EQ(Shown().moves, 1u);
 }
 

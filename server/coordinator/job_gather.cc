@@ -174,9 +174,7 @@ void Job::OnConfigured(uint32_t server, uint64_t step) {
   }
   if (const auto place = backups_.HeldBy(server)) {
     const auto& latest = backups_[*place].latest().stand_in;
-    if (IsHandedOver(*place) && !backups_.IsNext(*place, server)) {
-      return OnTakenOver(step);
-    }
+    if (IsHandedOver(*place)) return FinishHandOver(step);
     if (latest && latest->server == server) OnStandInConfigured(*place);
     return;
   }

@@ -3,13 +3,8 @@
 // over. From then on it acknowledges nothing, so that the server can tell nobody of a
 // further step. Once the stand-in has replayed its records, it serves the place from the
 // next epoch on. When the workers know this, the server is told to forget the job. Before
-// that epoch the move can be given up: the stand-in has told nobody of a step, and the
-// server continues without a backup.
-//
-// The stand-in needs a backup, too. The shards of that one are created before the move
-// begins. Once the stand-in has replayed its records, it gives that backup its state, and
-// the next epoch begins when this is complete: so the place always has a backup. If the
-// copy takes long, the epoch does not wait for it, because no step is made meanwhile.
+// the stand-in has replayed its records, the move can be given up: the stand-in has told
+// nobody of a step, and the server continues without a backup.
 //
 // No epoch changes during a move, so the server never hears of the epoch in which its
 // successor serves, and its late answers are known to be old.
@@ -37,9 +32,7 @@ bool Job::MayMove() const {
                            places_.HasUntoldMoves() || !former_.empty();
   if (!is_calm || is_changing || backups_.empty()) return false;
   for (size_t place = 0; place < places_.size(); ++place) {
-    const PlaceBackup& backup = backups_[place];
-    const bool is_replaced = backup.is_being_made && !backup.IsForSuccessor();
-    if (!HasBackup(place) || is_replaced) return false;
+    if (!HasBackup(place) || backups_[place].is_being_made) return false;
     if (journals_.IsFenced() && !journals_.Counts(place)) return false;
     if (!cuts_.AwaitedOf(places_[place].server).empty()) return false;
   }
@@ -82,14 +75,8 @@ void Job::AllowMove(absl::Duration now) { move_allowed_until_ = now + kAllowedFo
 
 void Job::SpreadShares(const std::vector<JobServer>& connected, absl::Duration now) {
   const std::optional<ShareMove> move = FindMove(connected, now);
-  for (size_t place = 0; place < places_.size(); ++place) {
-    const bool moves = move && move->has_copy && move->place == place;
-    if (backups_[place].IsForSuccessor() && !moves) {
-      DropSuccessors(place, "the place does not move");
-    }
-  }
   if (!move) return;
-  if (move->has_copy) return PrepareHandOver(move->place, connected, now);
+  if (move->has_copy) return HandOver(move->place, now);
   if (!backups_.MayTry(move->place, now)) return;
   // The present backup counts until the new one is complete (OnBackedUp).
   const auto to = std::ranges::find(connected, move->to, &JobServer::name);
@@ -100,31 +87,6 @@ void Job::SpreadShares(const std::vector<JobServer>& connected, absl::Duration n
   AskForBackup(move->place, *to);
 }
 
-// Hands the place over once the backup that its successor will feed has its shards. If no
-// server can hold that one, the place is handed over without it.
-void Job::PrepareHandOver(size_t place, std::vector<JobServer> connected,
-                          absl::Duration now) {
-  const PlaceBackup& backup = backups_[place];
-  if (backup.IsForSuccessor()) {
-    if (backup.next.is_ready) HandOver(place, now);
-    return;
-  }
-  std::erase_if(connected, [&](const JobServer& one) {
-    return backups_.CopyFailedOn(place, one.server) ||
-           newcomers_.IsUnsteadyAgain(one, now);
-  });
-  const std::string& successor = backup.present.stand_in->host;
-  const JobServer* const holder =
-      FindHolder(connected, {.bytes = places_.BytesOf(place), .host = successor});
-  if (holder == nullptr) return HandOver(place, now);
-  backups_.BeginSuccessors(place, now);
-  AskForBackup(place, *holder);
-}
-
-void Job::DropSuccessors(size_t place, const std::string& why) {
-  if (backups_.GiveUp(place)) DropStandIn(backups_.TakeNext(place), why);
-}
-
 void Job::HandOver(size_t place, absl::Duration now) {
   const uint32_t generation = TellToTakeOver(place);
   hand_over_ = {.place = place, .generation = generation, .since = now};
@@ -133,44 +95,23 @@ void Job::HandOver(size_t place, absl::Duration now) {
 }
 
 void Job::AwaitHandOver(absl::Duration now) {
-  if (!hand_over_) return;
   const absl::Duration limit = options_.timeouts.failure_timeout;
-  const absl::Duration lasts = now - hand_over_->since;
-  if (hand_over_->step) {
-    if (lasts >= limit / 2) FinishHandOver();  // the copy goes on
-  } else if (lasts >= limit) {
-    LoseBackup(hand_over_->place,
-               absl::StrCat("it did not take over within ", absl::FormatDuration(limit)));
+  if (!hand_over_ || now - hand_over_->since < limit) return;
+  LoseBackup(hand_over_->place,
+             absl::StrCat("it did not take over within ", absl::FormatDuration(limit)));
+}
+
+void Job::FinishHandOver(uint64_t step) {
+  if (IsBehindWorkers(hand_over_->place, step)) {
+    return LoseBackup(hand_over_->place, absl::StrCat("it ends at step ", step));
   }
-}
-
-// The stand-in has replayed its records up to this step.
-void Job::OnTakenOver(uint64_t step) {
-  const size_t place = hand_over_->place;
-  if (hand_over_->step) return;
-  if (IsBehindWorkers(place, step)) {
-    return LoseBackup(place, absl::StrCat("it ends at step ", step));
-  }
-  hand_over_->step = step;
-  if (!backups_[place].IsForSuccessor()) return FinishHandOver();
-  ConnectBackup(place);
-}
-
-bool Job::FillsSuccessors(uint32_t server, const BackedUp& backed_up) const {
-  if (!hand_over_ || !hand_over_->step) return false;
-  const PlaceBackup& backup = backups_[hand_over_->place];
-  return backup.IsForSuccessor() && backup.present.stand_in->server == server &&
-         backup.next.pair.session_key == backed_up.session_key;
-}
-
-void Job::FinishHandOver() {
   const HandOverUnderWay done = *std::exchange(hand_over_, std::nullopt);
   former_.push_back(places_[done.place]);
   move_allowed_until_ = -absl::InfiniteDuration();
   ++moves_;
   TakeFrom(done.place, "gave up its place");
   missing_.Relieve(done.place, *backups_[done.place].present.stand_in, done.generation);
-  Succeed(done.place, *done.step);
+  Succeed(done.place, step);
 }
 
 void Job::LetFormerServersGo(const std::string& why) {

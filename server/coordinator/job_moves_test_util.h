@@ -14,8 +14,7 @@ namespace syncline {
 // The servers are on connections 1 and 2 (numbers 0 and 1), their stand-ins on 3 and 4,
 // and ranks 0 and 1 on 10 and 11. Server 0 dies, and the stand-in on 3 serves its place
 // in the process of server 1. A server comes on connection 23, and its stand-ins on 5 and
-// 6. Before the stand-in on 5 takes the first place over, the backup that it will feed
-// comes on 7.
+// 6.
 class JobMoves : public CoordinatorTest {
  protected:
   void AttachServers(bool spreads = true) {
@@ -67,7 +66,7 @@ class JobMoves : public CoordinatorTest {
     }));
   }
   void Pass(absl::Duration time) {
-    PassTimeBeating(time, {2, 3, 4, 5, 6, 7, 10, 11, 23, 24});
+    PassTimeBeating(time, {2, 3, 4, 5, 6, 10, 11, 23, 24});
   }
   // Loses server 0 and the stand-in on its host. The stand-in on 3 serves its place.
   void LoseOne() {
@@ -94,12 +93,6 @@ class JobMoves : public CoordinatorTest {
     Say(3, BackedUp{id_, Last<BackupAt>(3).value().pair.session_key});
     Say(2, BackedUp{id_, Last<BackupAt>(2).value().pair.session_key});
   }
-  // The server was told that is to hold the backup for after the move.
-  void SuccessorsComes(ConnectionId connection, ConnectionId holder) {
-    ASSERT_FALSE(Ordered(holder).empty());
-    StandInComes(connection, Ordered(holder).back());
-    if (!servers_answer_) Say(connection, JobConfigured{id_});
-  }
   void HandOver(const JobSpec& job = WithBackups(), bool spreads = true) {
     AttachServers(spreads);
     BeginJob(job);
@@ -107,14 +100,6 @@ class JobMoves : public CoordinatorTest {
     LoseOne();
     BackUpBoth();
     Pass(absl::Seconds(1));
-    if (!spreads) return;
-    SuccessorsComes(7, 2);
-    Pass(absl::Seconds(1));
-  }
-  // The stand-in has taken over, and its own backup is complete.
-  void TakesOver(ConnectionId successor) {
-    Say(successor, JobConfigured{id_, 0});
-    Say(successor, BackedUp{id_, Last<BackupAt>(successor).value().pair.session_key});
   }
   JobView Shown() const { return coordinator_->View(now_).jobs.at(0); }
 

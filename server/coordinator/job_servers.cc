@@ -270,9 +270,6 @@ void Job::Succeed(size_t place, uint64_t step) {
       journals_.BeginAnew(place, missing.generation);
     }
     Store();  // from here on no earlier copy may return
-    const HeldBackup& next = backups_[place].next;
-    const bool waits = backups_[place].is_being_made && next.is_ready && !next.is_fed;
-    if (waits) ConnectBackup(place);
   }
   Log(what);
   change_reasons_.Add(EpochCause::kServer, what);

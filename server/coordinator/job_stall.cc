@@ -42,10 +42,6 @@ std::vector<StallMember> ToStall(const std::vector<MemberRecord>& members,
 
 void Job::OnServerBeat(uint32_t server, const Heartbeat& beat,
                        const JobProgress& progress) {
-  if (const auto place = missing_.SucceededBy(server)) {
-    const std::optional<uint64_t> step = missing_.Find(*place)->step;
-    if (step) Succeed(*place, *step);
-  }
   if (!places_.Of(server) || progress.members.size() > kMaxWorkers) return;
   stall_.Said(server, beat, progress);
   server_phases_[server] = progress.phases;

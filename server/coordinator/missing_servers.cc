@@ -49,10 +49,6 @@ void MissingServers::Promote(size_t place, const JobServer& stand_in,
   missing.generation = generation;
 }
 
-void MissingServers::NoteStep(size_t place, std::optional<uint64_t> step) {
-  missing_.at(place).step = step;
-}
-
 void MissingServers::Relieve(size_t place, const JobServer& stand_in,
                              uint32_t generation) {
   Add(place, std::nullopt);
@@ -99,7 +95,6 @@ void MissingServers::Fail(size_t place, const std::string& why) {
   MissingServer& missing = missing_.at(place);
   missing.order = 0;
   missing.successor.reset();
-  missing.step.reset();
   missing.error = why;
 }
 

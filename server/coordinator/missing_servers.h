@@ -30,9 +30,6 @@ struct MissingServer {
   bool lives_on = false;   // its previous server lives, and hands the place over
   // Generation of the journal that the successor begins, if by_backup.
   uint32_t generation = 0;
-  // The successor has restored the state up to this step. It takes the place when it is
-  // heard again: it may have died at the same time as the server.
-  std::optional<uint64_t> step = {};
   // Number of the order to a server of another place: it starts a stand-in, which then
   // restores this one. 0: no order is open.
   uint32_t order = 0;
@@ -79,7 +76,6 @@ class MissingServers {
   void Promote(size_t place, const JobServer& stand_in, uint32_t generation);
   // The same for a server that lives and hands its place over.
   void Relieve(size_t place, const JobServer& stand_in, uint32_t generation);
-  void NoteStep(size_t place, std::optional<uint64_t> step);
   // Whether it has waited long enough to ask another server, and none has been asked.
   bool MayAsk(size_t place) const;
   // Notes that `restorer`, which serves another place, was ordered to start a stand-in.

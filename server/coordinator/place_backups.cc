@@ -48,10 +48,7 @@ BackupView PlaceBackups::View(size_t place, uint32_t server) const {
   const PlaceBackup& backup = backups_[place];
   BackupView view = {.server = server, .lost = backup.lost};
   if (backup.IsThere()) view.holder = NameOf(backup.present.holder);
-  if (backup.IsForSuccessor()) {
-    view.next = absl::StrCat("one for after the move is being made with ",
-                             NameOf(backup.next.holder));
-  } else if (backup.is_being_made) {
+  if (backup.is_being_made) {
     view.next = absl::StrCat("a new one is being made with ", NameOf(backup.next.holder));
   } else {
     view.next = backup.why_none;
@@ -142,7 +139,6 @@ void PlaceBackups::UseUp(size_t place) { backups_[place].lost = "it has taken ov
 
 void PlaceBackups::NoteSuccessor(size_t place) {
   backups_[place].present.stand_in.reset();
-  backups_[place].is_successors = false;
   backups_[place].tries = 0;
 }
 
@@ -173,14 +169,6 @@ void PlaceBackups::BeginNew(size_t place, absl::Duration now) {
   backup.tries = now - backup.sought_at > rest ? 1 : backup.tries + 1;
   backup.sought_at = now;
   backup.is_being_made = true;
-  backup.is_successors = false;
-  backup.why_none.clear();
-}
-
-void PlaceBackups::BeginSuccessors(size_t place, absl::Duration now) {
-  PlaceBackup& backup = backups_[place];
-  backup.sought_at = now;
-  backup.is_being_made = backup.is_successors = true;
   backup.why_none.clear();
 }
 

@@ -1,8 +1,7 @@
 // The backups of a job's places in the memory of other servers (ADR 29): which server
 // holds each, whether it is complete, and when a lost one may be replaced. A backup that
 // is lost never counts again. A new one counts once it is complete; if it is to replace
-// one that is there, that one counts until then. Before a share moves to the server that
-// holds its backup, the new one may be the successor's: that server will feed it (ADR 44).
+// one that is there, that one counts until then (ADR 44).
 //
 //   backups.Begin(2);
 //   backups.Ask(0, holder, order);    // `holder` was told to start a stand-in
@@ -34,16 +33,12 @@ struct HeldBackup {
   std::optional<JobServer> stand_in = {};
   BackupPair pair = {};
   bool is_ready = false;  // the stand-in has created its shards
-  bool is_fed = false;    // the server that feeds it was told its address
 };
 struct PlaceBackup {
   std::string lost = {};       // why it was lost; empty: it was not, or has been replaced
   HeldBackup present = {};     // counts, unless it is lost
   bool is_being_made = false;  // a new one
   HeldBackup next = {};        // the new one
-  // The new one gets its records from the stand-in of the present one, which is to take
-  // the place. Otherwise from the server that has the place.
-  bool is_successors = false;
   // When the last new one was begun, and the number of attempts in a row.
   absl::Duration sought_at = -absl::InfiniteDuration();
   int tries = 0;
@@ -57,8 +52,6 @@ struct PlaceBackup {
 
   bool IsThere() const { return lost.empty(); }
   bool IsWanted() const { return IsThere() || is_being_made; }
-  // Whether the one that is being made is the successor's.
-  bool IsForSuccessor() const { return is_being_made && is_successors; }
   // The one that was ordered last.
   const HeldBackup& latest() const { return is_being_made ? next : present; }
   HeldBackup& latest() { return is_being_made ? next : present; }
@@ -104,8 +97,6 @@ class PlaceBackups {
   // The latest stand-in has created its shards. Returns false if it is no longer wanted, or was
   // ready before.
   bool SetReady(size_t place);
-  // The server that feeds the latest one was told its address.
-  void SetFed(size_t place) { backups_[place].latest().is_fed = true; }
 
   // ---- Losing a backup ----
 
@@ -119,7 +110,7 @@ class PlaceBackups {
   void NoteMoveFailed(size_t place);
   // The stand-in serves the place now, so the place has no backup any more.
   void UseUp(size_t place);
-  // The place has another server, which feeds the new one, if that is being made.
+  // The place has another server.
   void NoteSuccessor(size_t place);
   // Removes and returns the stand-in of the present one, or of the new one, if it has
   // come. The caller tells it to stop.
@@ -134,9 +125,6 @@ class PlaceBackups {
   bool MayTry(size_t place, absl::Duration now) const;
   void NoteWhyNone(size_t place, const std::string& why);
   void BeginNew(size_t place, absl::Duration now);
-  // The same, for the server that holds the present one and is to take the place. The
-  // pause before the next one does not grow.
-  void BeginSuccessors(size_t place, absl::Duration now);
   // Whether the last copy to that server failed. It is the last choice for another one.
   bool CopyFailedOn(size_t place, uint32_t server) const {
     return std::ranges::count(backups_[place].copy_failed_on, server) > 0;

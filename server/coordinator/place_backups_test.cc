@@ -199,39 +199,6 @@ TEST_F(PlaceBackupsTest, OneThatIsThereMayBeReplacedAtOnceUnlessTheLastTryFailed
   EXPECT_TRUE(backups_.MayTry(0, kNow + 2 * kFailureTimeout));
 }
 
-// ---- The one for after a move ----
-
-TEST_F(PlaceBackupsTest, ThatOfTheSuccessorCountsOnceThatHasThePlace) {
-  Come(0, 11);
-  backups_.SetReady(0);
-  backups_.BeginSuccessors(0, kNow);
-  backups_.Ask(0, Server(2), 9);
-  Come(0, 12, 6);
-  backups_.SetReady(0);
-  EXPECT_TRUE(backups_[0].IsForSuccessor());
-  EXPECT_TRUE(backups_.CanTakeOver(0)) << "the present one still counts";
-  EXPECT_THAT(backups_.View(0, 0).next, HasSubstr("after the move"));
-  EXPECT_FALSE(backups_[0].next.is_fed);
-  backups_.SetFed(0);
-  EXPECT_TRUE(backups_[0].next.is_fed);
-  backups_.UseUp(0);
-  backups_.NoteSuccessor(0);
-  EXPECT_FALSE(backups_[0].IsForSuccessor());
-  EXPECT_TRUE(backups_[0].is_being_made) << "it goes on";
-  EXPECT_TRUE(backups_.Complete(0, 6));
-  EXPECT_THAT(backups_[0].lost, IsEmpty());
-}
-
-TEST_F(PlaceBackupsTest, ThatOfTheSuccessorMakesNoPauseLonger) {
-  for (int times = 0; times < 3; ++times) {
-    backups_.BeginSuccessors(0, kNow);
-    EXPECT_TRUE(backups_.GiveUp(0));
-    EXPECT_FALSE(backups_[0].IsForSuccessor());
-  }
-  backups_.Lose(0, "its holder is lost");
-  EXPECT_TRUE(backups_.MayTry(0, kNow));
-}
-
 TEST_F(PlaceBackupsTest, ASuccessorGetsANewOneAtOnce) {
   Come(0, 11);
   backups_.SetReady(0);

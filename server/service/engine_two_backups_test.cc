@@ -76,7 +76,7 @@ class EngineTwoBackups : public EngineTest {
     Commit(1, {0});
     worker_.SayHello();
     worker_.SendBlock(MessageKind::kSeed, 1, 0, 8.0f);
-    EXPECT_EQ(worker_.Next(), "ack s0");
+    EXPECT_EQ(worker_.Next(), "noted v0") << "the backup does not have it yet";
     Step(0);
   }
   void Push(uint64_t step) { worker_.SendBlock(MessageKind::kPush, 1, step, 1.0f); }

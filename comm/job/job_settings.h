@@ -76,6 +76,9 @@ struct JobSetting {
   // Maps strings with the same meaning to the same string. Null: only equal strings
   // match.
   std::string (*canonical)(std::string_view value) = nullptr;
+  // Whether messages leave the default out. True for each new row: members of earlier
+  // versions, which do not know the setting, then declare a job with the same bytes.
+  bool leaves_out_default = false;
 };
 
 absl::Status CheckPushCodec(const std::string& codec);
@@ -144,7 +147,8 @@ inline constexpr std::array kJobSettings = {
                .meaning = "how many steps the program is going to make, for the progress "
                           "that others show; workers need not agree",
                .check = CheckTotalSteps,
-               .canonical = CanonicalTotalSteps},
+               .canonical = CanonicalTotalSteps,
+               .leaves_out_default = true},
 };
 
 // Returns null when there is no setting of that name.

@@ -94,9 +94,14 @@ void Read(const Message& job, const std::string& path, CheckpointEvery& value) {
 }  // namespace
 
 void ToProto(const JobSettings& settings, v1::JobSpec& job) {
+  const JobSettings defaults;
   for (const JobSetting& setting : kJobSettings) {
     std::visit(
-        [&](auto member) { Write(settings.*member, std::string(setting.field), job); },
+        [&](auto member) {
+          const bool is_default = settings.*member == defaults.*member;
+          if (is_default && setting.leaves_out_default) return;
+          Write(settings.*member, std::string(setting.field), job);
+        },
         setting.member);
   }
 }

@@ -8,8 +8,16 @@
 
 #include "comm/base/check.h"
 #include "comm/base/tiling.h"
+#include "comm/compression/residual_rate.h"
 
 namespace syncline::sim {
+
+bool ResidualsFollow(const JobSpec& job) {
+  const TrainingSettings& training = job.training;
+  return !training.sync().skips_versions() &&
+         ResidualsFollowRate(training.optimizer.name, training.gradient);
+}
+
 namespace {
 
 bool IsFinite(std::span<const float> values) {

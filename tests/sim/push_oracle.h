@@ -15,9 +15,14 @@
 
 #include "comm/codec/sparse/tensor_histogram.h"
 #include "comm/compression/transfer.h"
+#include "server/coordinator/job_spec.h"
 #include "tests/sim/reference.h"
 
 namespace syncline::sim {
+
+// Whether error feedback of the job's workers follows the learning rate, by the rule of
+// sessions (worker/client/session_start.cc).
+bool ResidualsFollow(const JobSpec& job);
 
 class PushOracle {
  public:

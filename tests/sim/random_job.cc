@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "absl/strings/str_cat.h"
+#include "tests/sim/push_oracle.h"
 
 namespace syncline::sim {
 
@@ -227,13 +228,9 @@ bool NeedsDecisions(const JobSpec& job) {
 // Not if error feedback follows the learning rate: workers learn the rate with a view,
 // which may have the previous rate.
 bool TakesUpdates(const JobSpec& job) {
-  const TrainingSettings& training = job.training;
-  const SyncMode mode = training.sync();
   const bool compresses = std::ranges::any_of(
       *job.Transfers(), [](const auto& one) { return one.push.compresses(); });
-  const bool follows = compresses && training.optimizer.name == "sgd" &&
-                       training.gradient.empty() && !mode.skips_versions();
-  return !follows;
+  return !compresses || !ResidualsFollow(job);
 }
 
 // L-BFGS needs every gradient.

@@ -173,10 +173,7 @@ void Replay::Add(uint32_t block, uint64_t version) {
 
 // Each process of a worker starts without error feedback.
 void Replay::DecodePushes() {
-  const std::string& optimizer = job_.training.optimizer.name;
-  const bool follows = (optimizer == "sgd" || optimizer == "signsgd") &&
-                       job_.training.gradient.empty() &&
-                       !job_.training.sync().skips_versions();
+  const bool follows = ResidualsFollow(job_);
   std::map<std::tuple<uint32_t, uint32_t, uint32_t>, PushOracle> lives;
   for (const auto& [which, push] : reference_.pushes_) {
     const auto& [key, tensor] = which;

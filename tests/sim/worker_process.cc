@@ -8,6 +8,7 @@
 #include "comm/base/check.h"
 #include "comm/base/job_seed.h"
 #include "comm/base/status.h"
+#include "tests/sim/push_oracle.h"
 
 namespace syncline::sim {
 
@@ -191,9 +192,7 @@ void WorkerProcess::Begin(const WorkerWelcome& welcome) {
       .seed_codec = *parts_.codecs.Find(CodecId::kFp32),
       .checksum = Checksum::kHeaderAndPayload,
       .encodings_at_once = 1 + static_cast<uint32_t>(codec_random_() % 6),
-      .follow_learning_rate = parts_.job.training.optimizer.name == "sgd" &&
-                              parts_.job.training.gradient.empty() &&
-                              !parts_.job.training.sync().skips_versions()};
+      .follow_learning_rate = ResidualsFollow(parts_.job)};
   // Half of the workers encode into memory of their own. The others send from the
   // gradient itself.
   if (random_() % 2 == 0) {

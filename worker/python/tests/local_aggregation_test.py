@@ -175,6 +175,7 @@ class WhatElseSendsGradients(host_support.Ranks):
                 ddp(torch.randn(8, 20, generator=torch.Generator().manual_seed(10 * step + torch.distributed.get_rank()))).square().mean().backward()
                 optimizer.step()
             print("members", state.session.stats.members, flush=True)
+            torch.distributed.barrier()  # neither leaves before both have looked
             torch.save(ddp.module.state_dict(), os.environ["OUT"])
         """
         weights = {}

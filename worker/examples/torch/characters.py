@@ -3,8 +3,6 @@
 
     python characters.py                                                                      # one process, its own servers
     syncline run --standalone --nproc-per-node 2 -- python characters.py --mode diloco         # synchronises every 100 steps
-
-The text is that of Python's help(), which is part of every installation (Debian: libpython3-stdlib).
 """
 import argparse
 import json
@@ -20,7 +18,7 @@ CONTEXT, WIDTH, LAYERS, HEADS = 64, 160, 4, 4
 
 
 def load():
-    """Returns the text as numbers, for training and for validation, and its characters."""
+    """Returns the text of Python's help() (Debian: libpython3-stdlib) as numbers, for training and validation, and its characters."""
     text = "\n".join(topics.topics[name] for name in sorted(topics.topics))
     characters = sorted(set(text))
     number = {character: i for i, character in enumerate(characters)}
@@ -64,11 +62,9 @@ def make_optimizer(model, flags):
         codecs = {"push": "int4", "publish": "int8"} if flags.mode == "diloco-int4" else {}
         return syncline.torch.DiLoCo(model, torch.optim.AdamW(model.parameters(), **options), flags.sync_every, **codecs)
     if flags.mode == "sparseloco":
-        inner = torch.optim.AdamW(model.parameters(), **options)
-        return syncline.torch.LocalSGD.preset("sparseloco", model, inner, sync_every=flags.sync_every)
+        return syncline.torch.LocalSGD.preset("sparseloco", model, torch.optim.AdamW(model.parameters(), **options), sync_every=flags.sync_every)
     if flags.mode == "demo":  # the momentum is on the workers
-        del options["betas"]
-        return syncline.torch.Optimizer(model, "signsgd", push="demo", publish="onebit", **options)
+        return syncline.torch.Optimizer(model, "signsgd", push="demo", publish="onebit", lr=flags.lr, weight_decay=0.1)
     codec = {"bsp": "bf16", "onebit": "onebit"}[flags.mode]
     return syncline.torch.Optimizer(model, "adamw", push=codec, publish=codec, **options)
 

@@ -36,7 +36,10 @@ void ServerEngine::SendRecords(const std::string& address, const BackupAt& at) {
   if (!at.with_state) return;
   if (parts_.fault == Fault::kFeedsNewOnly) older_slot_ = 1 - *slot;
   sinks_.Want(RecordSinks::BackupPass(*slot));
-  BeginPass();
+  // Some copies take long, so that steps are made meanwhile.
+  const bool is_slow = random_() % 2 == 0;
+  const int millis = std::uniform_int_distribution<int>(0, 1000)(random_);
+  After(absl::Milliseconds(is_slow ? millis : 0), [this] { BeginPass(); });
 }
 
 void ServerEngine::StopRecords(uint64_t session_key) {

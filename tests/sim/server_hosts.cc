@@ -112,7 +112,7 @@ void ServerHosts::StartSpare() {
 // Some come when all backups have been made again elsewhere. A share then moves there only
 // after a copy was made beside its backup.
 void ServerHosts::StartSpareLater() {
-  const int limit = OneIn(parts_.random, 2) ? 1000 : 8000;
+  const int limit = OneIn(parts_.random, 3) ? 1000 : 6000;
   parts_.events.After(absl::Milliseconds(Between(parts_.random, 1, limit)),
                       [this] { StartSpare(); });
 }

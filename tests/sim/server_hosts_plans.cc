@@ -26,13 +26,14 @@ void ServerHosts::DisturbHandOver(size_t place, uint32_t order) {
 void ServerHosts::DisturbCopy(uint32_t server) {
   if (lasting_ != nullptr) return;
   const std::optional<size_t> found = PlaceOf(server);
-  if (!found || !HasStepped() || OneIn(parts_.random, 3)) return;
+  if (!found || BackupOf(*found) == nullptr || OneIn(parts_.random, 3)) return;
   const size_t place = *found;
   const auto how = parts_.random() % 8;
   const int newest = stand_ins_[place].empty() ? -1 : stand_ins_[place].back().host;
   const auto outputs = std::uniform_int_distribution<int>(0, 12)(parts_.random);
   const auto downtime = absl::Milliseconds(Between(parts_.random, 1, 2000));
-  parts_.events.After(absl::Milliseconds(Between(parts_.random, 0, 30)), [=, this] {
+  const int most = OneIn(parts_.random, 3) ? 30 : 1000;
+  parts_.events.After(absl::Milliseconds(Between(parts_.random, 0, most)), [=, this] {
     if (how <= 3) return KillHostOf(place);
     if (how == 4) return KillHost(newest);
     if (how <= 6) return LoseBackup(place);
@@ -129,7 +130,7 @@ void ServerHosts::PlanBackups() {
                               [this, any = random()] { KillHost(AnyHost(any)); });
   }
   // A half backup exists for a short time only, so that fault needs many tries.
-  const int all = parts_.fault == Fault::kHalfBackup ? 500 : 12;
+  const int all = parts_.fault == Fault::kHalfBackup ? 500 : 8;
   for (int tries = 0; tries < all; ++tries) {
     const size_t which = OneIn(random, 2) ? dies : random() % places();
     parts_.progress.Somewhere(absl::Milliseconds(400 << (random() % 5)),

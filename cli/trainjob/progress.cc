@@ -130,7 +130,7 @@ std::string TrainJobProgress::News() const {
     // 15 digits are exact for all counts.
     const bool is_whole = value == std::floor(value) && std::abs(value) < 1e15;
     metrics.push_back(
-        {{"name", name}, {"value", absl::StrFormat(is_whole ? "%.15g" : "%.6g", value)}});
+        {{"name", name}, {"value", absl::StrFormat("%.*g", is_whole ? 15 : 6, value)}});
   }
   status["metrics"] = std::move(metrics);
   return status.dump();

@@ -34,6 +34,8 @@ JobProgress::Member FromProto(const v1::MemberProgress& member) {
 
 }  // namespace
 
+double FigureOf(double value) { return std::isfinite(value) && value > 0 ? value : 0; }
+
 void ProgressToProto(const std::vector<JobProgress>& jobs, v1::Heartbeat& beat) {
   for (const JobProgress& job : jobs) {
     v1::JobProgress& out = *beat.add_jobs();
@@ -107,12 +109,8 @@ v1::LinkFigures ToProto(const LinkFigures& links) {
 }
 
 LinkFigures FromProto(const v1::LinkFigures& in) {
-  // Input from members is not trusted: a speed is a finite number that is not negative.
-  const auto speed = [](double value) {
-    return std::isfinite(value) && value > 0 ? value : 0;
-  };
-  return {.sent_bytes_per_second = speed(in.sent_bytes_per_second()),
-          .received_bytes_per_second = speed(in.received_bytes_per_second())};
+  return {.sent_bytes_per_second = FigureOf(in.sent_bytes_per_second()),
+          .received_bytes_per_second = FigureOf(in.received_bytes_per_second())};
 }
 
 v1::CompressionFigures ToProto(const CompressionFigures& figures) {

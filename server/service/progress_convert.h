@@ -16,6 +16,9 @@ std::vector<JobProgress> ProgressFromProto(const v1::Heartbeat& beat);
 
 v1::RecordProgress ToProto(const RecordProgress& records);
 
+// Returns a figure that a member has measured. Input from members is not trusted: what is
+// negative or not finite becomes 0.
+double FigureOf(double value);
 LinkFigures FromProto(const v1::LinkFigures& in);
 v1::LinkFigures ToProto(const LinkFigures& links);
 

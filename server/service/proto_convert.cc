@@ -97,7 +97,7 @@ Heartbeat ReadBeat(const v1::Heartbeat& in) {
       .phases = ReadPhases<WorkerPhases>(in.phases()),
       .samples = in.figures().samples(),
       .durations = ReadDurations(in.figures()),
-      .window_fill = in.window_fill(),
+      .window_fill = FigureOf(in.window_fill()),
       .links = FromProto(in.links())};
 }
 

@@ -46,6 +46,30 @@ TEST(ProtoConvert, NoServerIsSilentForANegativeTime) {
   EXPECT_EQ(Arrived<Heartbeat>(message).silent, absl::Milliseconds(20));
 }
 
+// They are shown as they are, in JSON too, which has no such numbers.
+TEST(ProtoConvert, MeasuredFiguresAreFiniteAndNotNegative) {
+  v1::MemberMessage message;
+  v1::Heartbeat& beat = *message.mutable_heartbeat();
+  const auto set_all = [&](double value) {
+    beat.set_window_fill(value);
+    beat.mutable_links()->set_sent_bytes_per_second(value);
+    beat.mutable_links()->set_received_bytes_per_second(value);
+  };
+  const auto expect_all = [&](double value) {
+    const auto arrived = Arrived<Heartbeat>(message);
+    EXPECT_EQ(arrived.window_fill, value);
+    EXPECT_EQ(arrived.links.sent_bytes_per_second, value);
+    EXPECT_EQ(arrived.links.received_bytes_per_second, value);
+  };
+  for (const double wrong : {std::numeric_limits<double>::infinity(),
+                             std::numeric_limits<double>::quiet_NaN(), -1.0}) {
+    set_all(wrong);
+    expect_all(0);
+  }
+  set_all(1.5);
+  expect_all(1.5);
+}
+
 // A message that the coordinator cannot read would end the server's stream, again and
 // again.
 TEST(ProtoConvert, ErrorsWithOtherEncodingsArrive) {

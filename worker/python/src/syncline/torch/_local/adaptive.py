@@ -86,7 +86,7 @@ class AdaptiveRhythm(Rhythm):
             for device in self._devices:
                 torch.cuda.synchronize(device)  # steps that are queued only
             self._seconds += now() - self._since
-        is_running = self._since is not None
+        is_running, self._since = self._since is not None, None  # after an error the clock stands still
         yield
         if is_running:
             self._since = now()

@@ -4,7 +4,6 @@
 #include <cmath>
 #include <optional>
 #include <random>
-#include <ranges>
 #include <string>
 #include <utility>
 
@@ -289,12 +288,12 @@ const ServerHosts::Placed* ServerHosts::BackupOf(size_t place) const {
       const bool is_it = at(place)->Is(backup.server) && backup.lost.empty();
       if (!is_it || job.phase == JobPhase::kWaiting) continue;
       // The newest first: one that could not hold it may still be there.
-      for (const Placed& one : std::views::reverse(stand_ins_[place])) {
-        const bool holds =
-            one.server == backup.server &&
-            backup.holder.ends_with(absl::StrCat("(", NameOf(one.host), ")"));
-        if (holds && !one.has_lost_cable) return &one;
-      }
+      const std::vector<Placed>& all = stand_ins_[place];
+      const auto holder = std::find_if(all.rbegin(), all.rend(), [&](const Placed& one) {
+        return one.server == backup.server && !one.has_lost_cable &&
+               backup.holder.ends_with(absl::StrCat("(", NameOf(one.host), ")"));
+      });
+      if (holder != all.rend()) return &*holder;
     }
   }
   return nullptr;

@@ -17,9 +17,11 @@ endif()
 
 find_program(SYNCLINE_CCACHE ccache)
 if(SYNCLINE_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
-  # Paths below the source folder are hashed as relative ones, so that other clones and worktrees share the cache.
+  # Paths below the source folder are hashed as relative ones, so that other clones and worktrees share the cache. The
+  # included files come from the compiler's list, which takes no second run of the preprocessor.
   set(CMAKE_CXX_COMPILER_LAUNCHER
-      env CCACHE_BASEDIR=${CMAKE_SOURCE_DIR} CCACHE_NOHASHDIR=1 CCACHE_SLOPPINESS=pch_defines,time_macros
+      env CCACHE_BASEDIR=${CMAKE_SOURCE_DIR} CCACHE_NOHASHDIR=1 CCACHE_DEPEND=1
+      CCACHE_SLOPPINESS=pch_defines,time_macros
       CCACHE_PCH_EXTSUM=1 ${SYNCLINE_CCACHE})
 endif()
 

@@ -14,10 +14,9 @@ add_compile_options(${sanitize} -fno-omit-frame-pointer)
 add_link_options(${sanitize})
 add_compile_definitions(SYNCLINE_SANITIZED)
 
-# Most tests include the same headers, and GCC compiles these once for all tests. This is done only under a sanitizer, so
+# Most tests include the same headers, and these are compiled once for all tests. This is done only under a sanitizer, so
 # that the release build still finds a source that lacks an include. It is not done for libraries, because GCC 12 crashes
-# if a library is optimised differently from the headers. It is not done with Clang, whose compiled headers name files of
-# this folder: ccache would pass these names to builds in other folders.
+# if a library is optimised differently from the headers.
 set(SYNCLINE_HEAVY_HEADERS
     <algorithm>
     <array>
@@ -52,17 +51,51 @@ set(SYNCLINE_HEAVY_HEADERS
     <gmock/gmock.h>
     <gtest/gtest.h>)
 
-# Call it once the dependencies are known. ccache compares a checksum of the inputs instead of the result of 150 MB.
+# Adds the target syncline_heavy. Call it once the dependencies are known, and syncline_use_heavy_headers for each test.
+# ccache compares a checksum of the inputs (.sum) instead of the result of 150 MB.
 function(syncline_compile_heavy_headers)
-  set(source ${CMAKE_BINARY_DIR}/heavy_headers.cc)
-  file(CONFIGURE OUTPUT ${source} CONTENT "int main() { return 0; }\n")
-  add_executable(syncline_heavy ${source})
-  target_precompile_headers(syncline_heavy PRIVATE ${SYNCLINE_HEAVY_HEADERS})
-  target_link_libraries(syncline_heavy PRIVATE syncline_options absl::statusor GTest::gmock)
-  target_compile_options(syncline_heavy PRIVATE ${SYNCLINE_TEST_OPTIONS})
   execute_process(COMMAND dpkg-query -W libabsl-dev libgmock-dev libgtest-dev "libstdc++-*-dev" libc6-dev
                   OUTPUT_VARIABLE packages ERROR_QUIET)
   string(SHA256 went_in "${SYNCLINE_HEAVY_HEADERS} ${CMAKE_CXX_COMPILER_VERSION} ${packages}")
-  set_target_properties(syncline_heavy PROPERTIES CXX_COMPILER_LAUNCHER "")
-  file(CONFIGURE OUTPUT ${CMAKE_BINARY_DIR}/CMakeFiles/syncline_heavy.dir/cmake_pch.hxx.gch.sum CONTENT "${went_in}\n")
+  if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+    set(source ${CMAKE_BINARY_DIR}/heavy_headers.cc)
+    file(CONFIGURE OUTPUT ${source} CONTENT "int main() { return 0; }\n")
+    add_executable(syncline_heavy ${source})
+    target_precompile_headers(syncline_heavy PRIVATE ${SYNCLINE_HEAVY_HEADERS})
+    target_link_libraries(syncline_heavy PRIVATE syncline_options absl::statusor GTest::gmock)
+    target_compile_options(syncline_heavy PRIVATE ${SYNCLINE_TEST_OPTIONS})
+    set_target_properties(syncline_heavy PROPERTIES CXX_COMPILER_LAUNCHER "")
+    set(sum ${CMAKE_BINARY_DIR}/CMakeFiles/syncline_heavy.dir/cmake_pch.hxx.gch.sum)
+    file(CONFIGURE OUTPUT ${sum} CONTENT "${went_in}\n")
+    return()
+  endif()
+  # Clang writes the name of what it compiles into the result, from where ccache would pass it to builds in other folders.
+  # The standard input has no name.
+  list(TRANSFORM SYNCLINE_HEAVY_HEADERS PREPEND "#include " OUTPUT_VARIABLE includes)
+  list(JOIN includes "\n" includes)
+  set(header ${CMAKE_BINARY_DIR}/heavy_headers.h)
+  set(compiled ${CMAKE_BINARY_DIR}/heavy_headers.pch)
+  file(CONFIGURE OUTPUT ${header} CONTENT "${includes}\n")
+  file(CONFIGURE OUTPUT ${compiled}.sum CONTENT "${went_in}\n")
+  string(TOUPPER "${CMAKE_BUILD_TYPE}" type)
+  separate_arguments(flags UNIX_COMMAND "${CMAKE_CXX_FLAGS} ${CMAKE_CXX_FLAGS_${type}}")
+  get_directory_property(options COMPILE_OPTIONS)
+  add_custom_command(
+    OUTPUT ${compiled}
+    COMMAND ${CMAKE_CXX_COMPILER} ${flags} -fPIE -std=c++20 ${options} ${SYNCLINE_TEST_OPTIONS} -DGTEST_HAS_PTHREAD=1
+            "$<TARGET_PROPERTY:syncline_options,INTERFACE_COMPILE_OPTIONS>" -fpch-instantiate-templates -MD -MT ${compiled} -MF ${compiled}.d -x c++-header - -o ${compiled} < ${header}
+    DEPENDS ${header}
+    DEPFILE ${compiled}.d
+    COMMENT "Compiling the headers of all tests"
+    COMMAND_EXPAND_LISTS VERBATIM)
+  add_custom_target(syncline_heavy DEPENDS ${compiled})
+endfunction()
+
+function(syncline_use_heavy_headers test)
+  if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+    target_precompile_headers(${test} REUSE_FROM syncline_heavy)
+  else()
+    add_dependencies(${test} syncline_heavy)
+    target_compile_options(${test} PRIVATE "SHELL:-include-pch ${CMAKE_BINARY_DIR}/heavy_headers.pch")
+  endif()
 endfunction()

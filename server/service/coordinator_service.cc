@@ -210,9 +210,9 @@ void CoordinatorService::OnPrepared(Prepared prepared) {
 }
 
 CoordinatorView CoordinatorService::View() {
-  const absl::Duration now = Now();
   absl::MutexLock lock(&machine_mutex_);
-  return coordinator_.View(now);
+  // The clock is read under the lock, so that no heartbeat in the view is later.
+  return coordinator_.View(Now());
 }
 
 v1::StatusReply CoordinatorService::StatusNow() {

@@ -141,23 +141,46 @@ ServerHello ReadHello(const v1::ServerHello& in) {
   return hello;
 }
 
+WorkerHello ReadHello(const v1::WorkerHello& in) {
+  return {.job = in.job(),
+          .digest = in.job_digest(),
+          .job_bytes = in.job_bytes(),
+          .rank = in.rank(),
+          .run_id = in.run_id(),
+          .name = in.name(),
+          .member = ReadMembership(in),
+          .rejoins = in.rejoins()};
+}
+
+void WriteFailed(const ConfigureFailed& failed, v1::ConfigureFailed& out) {
+  out.set_job(failed.job);
+  out.set_code(static_cast<uint32_t>(failed.status.code()));
+  const absl::string_view text = failed.status.message();
+  out.set_message(SendableError({text.data(), text.size()}));
+}
+
+BlockFigures ReadFigures(const v1::BlockFigures& in) {
+  return {.job = in.job(),
+          .block = in.block(),
+          .step = in.step(),
+          .figures = {in.figures().begin(), in.figures().end()}};
+}
+
+void WriteBlockFigures(const BlockFigures& figures, v1::BlockFigures& out) {
+  out.set_job(figures.job);
+  out.set_block(figures.block);
+  out.set_step(figures.step);
+  for (const double figure : figures.figures) out.add_figures(figure);
+}
+
 }  // namespace
 
 absl::StatusOr<MemberBody> FromProto(const v1::MemberMessage& message) {
   switch (message.body_case()) {
     case v1::MemberMessage::kServerHello:
       return ReadHello(message.server_hello());
-    case v1::MemberMessage::kWorkerHello: {
-      const v1::WorkerHello& hello = message.worker_hello();
-      return WorkerHello{.job = hello.job(),
-                         .digest = hello.job_digest(),
-                         .job_bytes = hello.job_bytes(),
-                         .rank = hello.rank(),
-                         .run_id = hello.run_id(),
-                         .name = hello.name(),
-                         .member = ReadMembership(hello),
-                         .rejoins = hello.rejoins()};
-    }
+    case v1::MemberMessage::kWorkerHello:
+      return ReadHello(message.worker_hello());
     case v1::MemberMessage::kHeartbeat:
       return ReadBeat(message.heartbeat());
     case v1::MemberMessage::kLossReport:
@@ -186,14 +209,8 @@ absl::StatusOr<MemberBody> FromProto(const v1::MemberMessage& message) {
       return EpochCommitted{.job = message.epoch_committed().job(),
                             .epoch = message.epoch_committed().epoch(),
                             .run = message.epoch_committed().run()};
-    case v1::MemberMessage::kBlockFigures: {
-      const v1::BlockFigures& figures = message.block_figures();
-      return BlockFigures{
-          .job = figures.job(),
-          .block = figures.block(),
-          .step = figures.step(),
-          .figures = {figures.figures().begin(), figures.figures().end()}};
-    }
+    case v1::MemberMessage::kBlockFigures:
+      return ReadFigures(message.block_figures());
     case v1::MemberMessage::kBackupLost:
       return Read(message.backup_lost());
     case v1::MemberMessage::kBackedUp:
@@ -239,11 +256,7 @@ v1::MemberMessage ToProto(const MemberBody& body) {
             message.mutable_job_configured()->set_step(configured.step);
           },
           [&](const ConfigureFailed& failed) {
-            v1::ConfigureFailed& out = *message.mutable_configure_failed();
-            out.set_job(failed.job);
-            out.set_code(static_cast<uint32_t>(failed.status.code()));
-            const absl::string_view text = failed.status.message();
-            out.set_message(SendableError({text.data(), text.size()}));
+            WriteFailed(failed, *message.mutable_configure_failed());
           },
           [&](const EpochPrepared& prepared) {
             v1::EpochPrepared& out = *message.mutable_epoch_prepared();
@@ -264,11 +277,7 @@ v1::MemberMessage ToProto(const MemberBody& body) {
             out.set_samples(report.samples);
           },
           [&](const BlockFigures& figures) {
-            v1::BlockFigures& out = *message.mutable_block_figures();
-            out.set_job(figures.job);
-            out.set_block(figures.block);
-            out.set_step(figures.step);
-            for (const double figure : figures.figures) out.add_figures(figure);
+            WriteBlockFigures(figures, *message.mutable_block_figures());
           },
           [&](const StepHeld& held) {
             WriteStepHeld(held, *message.mutable_step_held());
@@ -331,6 +340,22 @@ absl::StatusOr<CoordinatorBody> ReadWelcome(const v1::WorkerWelcome& in) {
       .contributions = {.hessian_every = in.contributions().hessian_every(),
                         .momentum_from = in.contributions().momentum_from()},
       .barriers = in.barriers()};
+}
+
+void WriteChange(const EpochChanged& change, v1::EpochChanged& out) {
+  out.set_epoch(change.epoch);
+  out.set_members(change.members);
+  out.set_seeder(change.seeder);
+  out.set_reason(change.reason);
+  if (change.staleness) out.set_staleness(*change.staleness);
+  WriteMoves(change, out);
+}
+
+void WriteCut(const CutAt& cut, v1::CutAt& out) {
+  out.set_job(cut.job);
+  out.set_step(cut.step);
+  out.set_last(cut.last);
+  out.set_again(cut.again);
 }
 
 }  // namespace
@@ -432,12 +457,7 @@ v1::CoordinatorMessage ToProto(const CoordinatorBody& body, SharedBytes& shared)
           [&](const StepClosed& closed) {
             WriteClosed(closed, *message.mutable_step_closed());
           },
-          [&](const CutAt& cut) {
-            message.mutable_cut_at()->set_job(cut.job);
-            message.mutable_cut_at()->set_step(cut.step);
-            message.mutable_cut_at()->set_last(cut.last);
-            message.mutable_cut_at()->set_again(cut.again);
-          },
+          [&](const CutAt& cut) { WriteCut(cut, *message.mutable_cut_at()); },
           [&](const Drained&) { message.mutable_drained(); },
           [&](const EndServer&) { message.mutable_end_server(); },
           [&](const HoldBackup& hold) { Write(hold, *message.mutable_hold_backup()); },
@@ -456,13 +476,7 @@ v1::CoordinatorMessage ToProto(const CoordinatorBody& body, SharedBytes& shared)
             WriteWelcome(welcome, shared, *message.mutable_worker_welcome());
           },
           [&](const EpochChanged& change) {
-            v1::EpochChanged& out = *message.mutable_epoch_changed();
-            out.set_epoch(change.epoch);
-            out.set_members(change.members);
-            out.set_seeder(change.seeder);
-            out.set_reason(change.reason);
-            if (change.staleness) out.set_staleness(*change.staleness);
-            WriteMoves(change, out);
+            WriteChange(change, *message.mutable_epoch_changed());
           },
           [&](const BarrierReleased& released) {
             message.mutable_barrier_released()->set_barrier(released.barrier);

@@ -73,12 +73,18 @@ class Process:
         raise AssertionError(f"{self.name} never printed /{pattern}/; it printed:\n{self.text()}")
 
     def wait(self, timeout=PATIENCE):
-        try:
-            code = self.process.wait(timeout)
-            self.collector.join(timeout)
+        """Waits for the end and returns the exit code. A process hangs if it prints nothing for `timeout` seconds."""
+        began = time.monotonic()
+        while True:
+            last = self.lines[-1][0] if self.lines else began
+            try:
+                code = self.process.wait(max(0.1, max(began, last) + timeout - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                if self.lines and self.lines[-1][0] > last:
+                    continue
+                raise AssertionError(f"{self.name} does not end; it printed:\n{self.text()}") from None
+            self.collector.join(PATIENCE)
             return code
-        except subprocess.TimeoutExpired:
-            raise AssertionError(f"{self.name} does not end; it printed:\n{self.text()}") from None
 
     def signal(self, number):
         self.process.send_signal(number)

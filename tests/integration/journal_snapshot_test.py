@@ -17,9 +17,9 @@ from server_restart_test import ServerRestartTest
 ELEMENTS = 4 << 20  # in four blocks, two on each server
 STATE = 12 * ELEMENTS // 2  # bytes on each server: weights and two slots of AdamW
 SEGMENT = 64 << 20
-KILLS = 4
+KILLS = 2
 # With 8 MB per step and server, a snapshot begins every 9 steps.
-STEPS = 90
+STEPS = 60
 
 
 class JournalSnapshots(ServerRestartTest):

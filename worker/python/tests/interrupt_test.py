@@ -1,6 +1,8 @@
 """Ctrl-C between any two lines of a step, and in the middle of most: nothing is lost that had left, and training goes on."""
 import concurrent.futures
 import ctypes
+import dis
+import functools
 import itertools
 import signal
 import sys
@@ -21,7 +23,13 @@ from syncline.torch._optimizer import check as _check
 
 RATE = 0.125
 PARTS = ("_optimizer/weight.py", "_optimizer/step.py", "_quick.py", "_optimizer/optimizer.py", "_wrap.py", "_ddp/average.py", "_account.py", "_optimizer/backward.py", "session.py", "_optimizer/sent.py")
+ON_AN_EXCEPTION = ("PUSH_EXC_INFO", "WITH_EXCEPT_START", "COPY", "POP_EXCEPT", "RERAISE")
 FILES = {str(support.PACKAGE / "syncline" / folder / name) for folder in ("", "torch") for name in PARTS}
+
+
+@functools.cache
+def places_on_an_exception(code):
+    return {instruction.offset for instruction in dis.get_instructions(code) if instruction.opname in ON_AN_EXCEPTION}
 
 
 class Interrupt:
@@ -43,8 +51,15 @@ class Interrupt:
         frame.f_trace_opcodes = self.kind == "opcode"
         return self._go_on
 
+    @staticmethod
+    def _begins_to_handle(frame):
+        """Whether the interpreter is about to put an exception on its stack, or to take it off. It looks for no signal there, and
+        an exception from a tracer leaves the stack in disorder ("'traceback' object is not callable").
+        """
+        return frame.f_trace_opcodes and frame.f_lasti in places_on_an_exception(frame.f_code)
+
     def _go_on(self, frame, event, _):
-        if event == self.kind:
+        if event == self.kind and not self._begins_to_handle(frame):
             self.left -= 1
             if self.left < 0 and not self.where:
                 self.where = f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno} {frame.f_code.co_name}"

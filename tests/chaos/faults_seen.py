@@ -243,10 +243,13 @@ class Run:
         self.slow_link(limit_ms / 1000, last)
 
     def slow_link(self, limit_s, look):
-        """Slows a link until steps take far longer than the goal, but at most 0.5 s: a window of 10 s has 20 of them."""
+        """Slows a link until steps take far longer than the goal, if possible at most 0.5 s: a window of 10 s has 20 of them.
+
+        The bytes are those of both directions, for which the link has the rate at once.
+        """
         member = next(member for member in look.status["members"] if member["rank"] == SLOWED)
         bytes_a_step = member["bytes"] / max(1, member["step"])
-        longer_s = max(min(4 * limit_s, 0.45), 1.5 * limit_s)
+        longer_s = max(min(4 * limit_s, 0.9), 3 * limit_s)
         rate = f"{max(1, round(8 * bytes_a_step / longer_s / 1000))}kbit"
         print(f"the link of worker {SLOWED} is limited to {rate}", flush=True)
         with contextlib.ExitStack() as stack:

@@ -6,8 +6,10 @@
 #include <sys/socket.h>
 
 #include <csignal>
+#include <exception>
 #include <optional>
 #include <string_view>
+#include <system_error>
 #include <thread>
 
 #include "absl/strings/ascii.h"
@@ -112,8 +114,18 @@ struct TrainJobClient::Attempt {
     return result.has_value();
   }
 
+  // Throws nothing: it runs on a thread of its own.
   void Run(const TrainJobTarget& target, const std::string& token,
-           const std::string& message, absl::Duration limit);
+           const std::string& message, absl::Duration limit) {
+    try {
+      Send(target, token, message, limit);
+    } catch (const std::exception& error) {
+      End(absl::UnavailableError(absl::StrCat(target.origin, ": ", error.what())), {});
+    }
+  }
+
+  void Send(const TrainJobTarget& target, const std::string& token,
+            const std::string& message, absl::Duration limit);
 
   absl::Mutex mutex;
   SteadyCondition changed;
@@ -123,8 +135,8 @@ struct TrainJobClient::Attempt {
   absl::Duration retry_after ABSL_GUARDED_BY(mutex) = {};
 };
 
-void TrainJobClient::Attempt::Run(const TrainJobTarget& target, const std::string& token,
-                                  const std::string& message, absl::Duration limit) {
+void TrainJobClient::Attempt::Send(const TrainJobTarget& target, const std::string& token,
+                                   const std::string& message, absl::Duration limit) {
   // A peer that closes its connection must not end the process.
   sigset_t pipe;
   sigemptyset(&pipe);
@@ -179,9 +191,16 @@ absl::Status TrainJobClient::Post(const std::string& message, absl::Duration lim
     }
     attempt = attempt_ = std::make_shared<Attempt>();
   }
-  std::thread thread([attempt, token, message, limit, target = target_] {
-    attempt->Run(target, token, message, limit);
-  });
+  std::thread thread;
+  try {
+    thread = std::thread([attempt, token, message, limit, target = target_] {
+      attempt->Run(target, token, message, limit);
+    });
+  } catch (const std::system_error& error) {
+    const absl::Status failed = fails(absl::StrCat("no thread: ", error.what()));
+    attempt->End(failed, {});
+    return failed;
+  }
   attempt->Await(clock_, clock_.Now() + limit);
   const bool has_answered = attempt->HasEnded(clock_, clock_.Now());
   if (!has_answered) attempt->Cut();

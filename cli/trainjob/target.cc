@@ -8,6 +8,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "comm/base/printable.h"
 
@@ -23,6 +24,16 @@ constexpr size_t kMaxTokenBytes = 16 << 10;
 
 bool IsPlain(std::string_view text) {
   return std::ranges::all_of(text, [](char c) { return c > ' ' && c <= '~'; });
+}
+
+// Of HOST, HOST:PORT, [ADDRESS] or [ADDRESS]:PORT.
+bool HasValidPort(std::string_view authority) {
+  const size_t colon = authority.rfind(':');
+  if (colon == authority.npos || authority.find(']', colon) != authority.npos)
+    return true;
+  const std::string digits(authority.substr(colon + 1));
+  uint32_t port = 0;
+  return absl::SimpleAtoi(digits, &port) && port > 0 && port <= 65535;
 }
 
 absl::Status Wrong(const char* variable, const std::string& why) {
@@ -45,6 +56,9 @@ absl::StatusOr<std::optional<TrainJobTarget>> TrainJobTarget::From(
   const std::string_view authority = std::string_view(url).substr(host, path - host);
   if (authority.empty() || authority.find('@') != authority.npos || !IsPlain(url)) {
     return Wrong(kUrl, absl::StrCat("is '", Printable(url), "', which names no host"));
+  }
+  if (!HasValidPort(authority)) {
+    return Wrong(kUrl, absl::StrCat("is '", Printable(url), "', whose port is none"));
   }
   TrainJobTarget target = {.origin = absl::StrCat(kHttps, std::string(authority)),
                            .path = path == url.size() ? "/" : url.substr(path),

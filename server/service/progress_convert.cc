@@ -95,9 +95,9 @@ CompressionFigures FromProto(const v1::CompressionFigures& in) {
   return {.pushed_values = in.pushed_values(),
           .pushed_value_bytes = in.pushed_value_bytes(),
           .diverged_blocks = in.diverged_blocks(),
-          .encode_ns = in.encode_ns_per_value(),
-          .decode_ns = in.decode_ns_per_value(),
-          .residual_ratio = in.residual_ratio(),
+          .encode_ns = FigureOf(in.encode_ns_per_value()),
+          .decode_ns = FigureOf(in.decode_ns_per_value()),
+          .residual_ratio = FigureOf(in.residual_ratio()),
           .choice = in.choice()};
 }
 

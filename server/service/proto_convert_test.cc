@@ -54,12 +54,18 @@ TEST(ProtoConvert, MeasuredFiguresAreFiniteAndNotNegative) {
     beat.set_window_fill(value);
     beat.mutable_links()->set_sent_bytes_per_second(value);
     beat.mutable_links()->set_received_bytes_per_second(value);
+    beat.mutable_compression()->set_encode_ns_per_value(value);
+    beat.mutable_compression()->set_decode_ns_per_value(value);
+    beat.mutable_compression()->set_residual_ratio(value);
   };
   const auto expect_all = [&](double value) {
     const auto arrived = Arrived<Heartbeat>(message);
     EXPECT_EQ(arrived.window_fill, value);
     EXPECT_EQ(arrived.links.sent_bytes_per_second, value);
     EXPECT_EQ(arrived.links.received_bytes_per_second, value);
+    EXPECT_EQ(arrived.compression.encode_ns, value);
+    EXPECT_EQ(arrived.compression.decode_ns, value);
+    EXPECT_EQ(arrived.compression.residual_ratio, value);
   };
   for (const double wrong : {std::numeric_limits<double>::infinity(),
                              std::numeric_limits<double>::quiet_NaN(), -1.0}) {

@@ -204,14 +204,20 @@ void StepPass::AddMeansOfSenders(const BlockSum& block, size_t first,
   std::ranges::fill(sent, 0.0f);
   const CodecBasis* const basis = BasisOf(transfers_[block.range.tensor].push);
   const uint64_t first_element = block.range.first_element + first;
+  // What workers hand over when they leave is added without a share in the divisor, as in
+  // a plain mean (Block::Samples).
+  const bool others_count = std::ranges::any_of(
+      block.contributions,
+      [](const Contribution& one) { return !one.from.parting && one.from.samples > 0; });
   for (const Contribution& contribution : block.contributions) {
     if (contribution.view.tiles.empty()) continue;
     const Part part = {contribution.view.tiles[first / kTileElements], first,
                        first_element};
     if (!DecodeIn(basis, part, one).ok()) continue;  // see AddContributions
+    const bool counts = !contribution.from.parting || !others_count;
     for (size_t i = 0; i < sum.size(); ++i) {
       sum[i] += contribution.weight * one[i];
-      sent[i] += one[i] == 0 ? 0.0f : contribution.weight;
+      sent[i] += one[i] == 0 || !counts ? 0.0f : contribution.weight;
     }
   }
   for (size_t i = 0; i < sum.size(); ++i) sum[i] /= sent[i] == 0 ? 1.0f : sent[i];

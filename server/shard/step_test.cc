@@ -291,6 +291,18 @@ TEST(StepSenders, GiveTheBitsOfOneProcessWhateverTheOrderOfArrival) {
   } while (std::ranges::next_permutation(order).found);
 }
 
+// As in a plain mean: (4 * 2 + 2 * 8) / 4 of the first element, 2 * -2 / 4 of the last.
+TEST(StepSenders, AreNotThinnedByAWorkerThatHandsOverAndLeaves) {
+  RigOptions options = Senders(SgdOfRateOne());
+  options.tensors = {3};
+  ShardRig rig(options);
+  rig.Commit(1, {rig.Member(0), rig.Member(1)});
+  rig.Seed(0, {0, 0, 0});
+  rig.shard().Apply(rig.PartingMessage(1, 0, 0, {{8, 0, -2}, 2}));
+  rig.shard().Apply(Sends(rig, 0, {{2, 4, 0}, 4}));
+  EXPECT_THAT(rig.Weights(0), ElementsAre(-6, -4, 1));
+}
+
 // The formula of DeMo: the mean of each coefficient over those who sent it, in values.
 // The reference sums the decoded coefficients in float64.
 TEST(StepSenders, OfCoefficientsAreAveragedInTheirBasis) {

@@ -162,7 +162,7 @@ void Replay::Add(uint32_t block, uint64_t version) {
     for (size_t i = 0; i < sum.size(); ++i) {
       const float value = received[own.range.first_element + i];
       sum[i] += !votes ? weight * value : is_judged ? FiniteSignOf(value) : SignOf(value);
-      if (value != 0) senders[i] += weight;
+      if (value != 0 && (!one.parting || samples == 0)) senders[i] += weight;
     }
   }
   DivideBySenders(transfers_[own.range.tensor].push, senders, own.range.first_element,

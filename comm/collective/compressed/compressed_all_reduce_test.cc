@@ -117,20 +117,33 @@ TEST_P(Codecs, DeliverAllThatWasGivenWithTheSameBitsOnAllRanks) {
   EXPECT_LT(RelativeError(sums.of_rank[0], PlainSum(3, kFew, 5)), GetParam().error);
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    All, Codecs,
-    testing::Values(Case{"fp32", 1e-6}, Case{"bf16"}, Case{"fp16", 1e-3}, Case{"int8"},
-                    Case{"int4"}, Case{"onebit", 0.05}, Case{"topk:ratio=0.1"},
-                    Case{"topk:ratio=0.1,scope=tensor"},
-                    Case{"topk:ratio=0.1,values=int8"}, Case{"randomk:ratio=0.5"},
-                    Case{"natural", 0.6}),  // correct only in the mean
-    [](const auto& info) {
-      std::string name = info.param.codec;
-      std::ranges::replace_if(
-          name, [](char c) { return std::isalnum(static_cast<unsigned char>(c)) == 0; },
-          '_');
-      return name;
-    });
+std::vector<Case> Cases() {
+  std::vector<Case> cases = {{"fp32", 1e-6},
+                             {"bf16"},
+                             {"fp16", 1e-3},
+                             {"int8"},
+                             {"int4"},
+                             {"onebit", 0.05},
+                             {"topk:ratio=0.1"},
+                             {"topk:ratio=0.1,scope=tensor"},
+                             {"topk:ratio=0.1,values=int8"},
+                             {"randomk:ratio=0.5"},
+                             {"natural", 0.6}};  // correct only in the mean
+#ifdef SYNCLINE_SANITIZED
+  // Threads and memory are used alike with all codecs, and a sanitizer is slow.
+  std::erase_if(cases, [](const Case& one) {
+    return one.codec != "int8" && one.codec != "topk:ratio=0.1";
+  });
+#endif
+  return cases;
+}
+
+INSTANTIATE_TEST_SUITE_P(All, Codecs, testing::ValuesIn(Cases()), [](const auto& info) {
+  std::string name = info.param.codec;
+  std::ranges::replace_if(
+      name, [](char c) { return std::isalnum(static_cast<unsigned char>(c)) == 0; }, '_');
+  return name;
+});
 
 // Each round has its own memory for values and for means.
 TEST(CompressedAllReduce, DeliversAllOfSeveralRounds) {

@@ -81,8 +81,9 @@ def tuning(results, names, target):
 
 
 def by_contender(results, rate, names):
+    """Returns the runs of each contender at one rate, except probes without the run that they need."""
     found = {key: [run for run in results if run["rate"] == rate and run["contender"] == key] for key in names}
-    return {key: runs for key, runs in found.items() if runs}
+    return {key: runs for key, runs in found.items() if runs and whole(runs, results)}
 
 
 def rates_of(results):

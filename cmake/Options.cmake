@@ -21,8 +21,7 @@ if(SYNCLINE_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
   # included files come from the compiler's list, which takes no second run of the preprocessor.
   set(CMAKE_CXX_COMPILER_LAUNCHER
       env CCACHE_BASEDIR=${CMAKE_SOURCE_DIR} CCACHE_NOHASHDIR=1 CCACHE_DEPEND=1
-      CCACHE_SLOPPINESS=pch_defines,time_macros
-      CCACHE_PCH_EXTSUM=1 ${SYNCLINE_CCACHE})
+      CCACHE_SLOPPINESS=pch_defines,time_macros CCACHE_PCH_EXTSUM=1 ${SYNCLINE_CCACHE})
 endif()
 
 add_library(syncline_options INTERFACE)

@@ -72,6 +72,15 @@ TEST(TrainJobClient, NeedsAToken) {
   EXPECT_THAT(Error(client), HasSubstr("is empty"));
 }
 
+// TrainJobTarget::From refuses this port. The HTTP library throws at it.
+TEST(TrainJobClient, ReportsWhatTheLibraryThrows) {
+  TrainJobServer server;
+  TrainJobTarget target = server.target();
+  target.origin = "https://127.0.0.1:99999999999";
+  TrainJobClient client(target);
+  EXPECT_THAT(Error(client), HasSubstr("127.0.0.1:99999999999: sto"));
+}
+
 TEST(TrainJobClient, GivesUpOnAPeerThatDoesNotAnswer) {
   absl::Notification end;
   TrainJobServer server([&](const httplib::Request&, httplib::Response&) {

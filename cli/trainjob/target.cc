@@ -58,7 +58,8 @@ absl::StatusOr<std::optional<TrainJobTarget>> TrainJobTarget::From(
     return Wrong(kUrl, absl::StrCat("is '", Printable(url), "', which names no host"));
   }
   if (!HasValidPort(authority)) {
-    return Wrong(kUrl, absl::StrCat("is '", Printable(url), "', whose port is none"));
+    return Wrong(kUrl, absl::StrCat("is '", Printable(url),
+                                    "', whose port is no number from 1 to 65535"));
   }
   TrainJobTarget target = {.origin = absl::StrCat(kHttps, std::string(authority)),
                            .path = path == url.size() ? "/" : url.substr(path),

@@ -159,7 +159,7 @@ void WriteFailed(const ConfigureFailed& failed, v1::ConfigureFailed& out) {
   out.set_message(SendableError({text.data(), text.size()}));
 }
 
-BlockFigures ReadFigures(const v1::BlockFigures& in) {
+BlockFigures ReadBlockFigures(const v1::BlockFigures& in) {
   return {.job = in.job(),
           .block = in.block(),
           .step = in.step(),
@@ -210,7 +210,7 @@ absl::StatusOr<MemberBody> FromProto(const v1::MemberMessage& message) {
                             .epoch = message.epoch_committed().epoch(),
                             .run = message.epoch_committed().run()};
     case v1::MemberMessage::kBlockFigures:
-      return ReadFigures(message.block_figures());
+      return ReadBlockFigures(message.block_figures());
     case v1::MemberMessage::kBackupLost:
       return Read(message.backup_lost());
     case v1::MemberMessage::kBackedUp:

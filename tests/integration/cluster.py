@@ -72,19 +72,22 @@ class Process:
                 self.changed.wait(min(left, 0.5))
         raise AssertionError(f"{self.name} never printed /{pattern}/; it printed:\n{self.text()}")
 
-    def wait(self, timeout=PATIENCE):
-        """Waits for the end and returns the exit code. A process hangs if it prints nothing for `timeout` seconds."""
-        began = time.monotonic()
+    def wait(self, timeout=None):
+        """Waits for the end and returns the exit code: `timeout` seconds at most, or as long as it goes on printing.
+
+        Without `timeout`, a process that prints nothing for PATIENCE hangs. The test's own limit ends the others.
+        """
+        end = time.monotonic() + (timeout or PATIENCE)
         while True:
-            last = self.lines[-1][0] if self.lines else began
             try:
-                code = self.process.wait(max(0.1, max(began, last) + timeout - time.monotonic()))
+                code = self.process.wait(max(0.1, end - time.monotonic()))
+                self.collector.join(PATIENCE)
+                return code
             except subprocess.TimeoutExpired:
-                if self.lines and self.lines[-1][0] > last:
-                    continue
-                raise AssertionError(f"{self.name} does not end; it printed:\n{self.text()}") from None
-            self.collector.join(PATIENCE)
-            return code
+                prints_until = self.lines[-1][0] + PATIENCE if self.lines and timeout is None else end
+                if prints_until <= end:
+                    raise AssertionError(f"{self.name} does not end; it printed:\n{self.text()}") from None
+                end = prints_until
 
     def signal(self, number):
         self.process.send_signal(number)
